@@ -7,6 +7,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from spyre.cli.options import ComparisonOptions, Options
 from spyre.errors import LaunchError
 from spyre.runtime.arguments import HostTensor, load_tensors, parse_tensor_spec, random_tensor
@@ -31,8 +33,13 @@ def describe_tile_run(options: Options, session: Session) -> Run:
     for k, (name, file) in enumerate(map(_named, (*options.inputs, *options.shapes))):
         given[name] = _tensor(name, file, options.seed + k)
     given |= dict(options.values)
-    run = session.describe_tiles(program, given, options.function)
     expected = options.expected if isinstance(options, ComparisonOptions) else ()
+    for name, file in map(_named, expected):
+        if name.startswith("@") and name not in given:  # memory that is only compared
+            tensor = _tensor(name, file, 0)
+            empty = np.zeros_like(tensor.to_array())
+            given[name] = HostTensor.from_array(name, empty, tensor.dtype_name)
+    run = session.describe_tiles(program, given, options.function)
     outputs = {output.buffer: output for output in run.outputs}
     for name, file in map(_named, expected):
         if name not in outputs:

@@ -78,6 +78,8 @@ def make_access(op: Operation, tensor: Tensor) -> TensorAccess:
     is_plain = len(tensor.stick_dims) == 1 and word in (2, 4)
     if is_plain and tensor.stick_sizes[0] * word == STICK_BYTES:
         stick_dim, lanes = tensor.stick_dims[0], tensor.stick_sizes[0]
+    elif tensor.by_elements:
+        stick_dim, lanes = tensor.stick_dims[0], 1
     return TensorAccess(
         tensor, tensor.sticks, stick_dim, lanes, area.pitch_bytes, area.stored, area.span_bytes
     )
@@ -110,14 +112,16 @@ def require_plain(op: Operation, access: TensorAccess) -> None:
 class Box:
     """The sticks of a tensor that a core touches, relative to the core's start.
 
-    ``walk`` steps from stick to stick, in bytes and in the coordinate along each dim of ``dims``
-    (in the core's part, of the stick's first element). Its axes are those of the dims by falling
-    pitch, those of one step included; a dim has two for windows with gaps between them. It starts
-    before the core's start if windows reach back into the input.
+    ``walk`` steps from stick to stick (of ``unit_bytes``: also single elements), in bytes and in
+    the coordinate along each dim of ``dims`` (in the core's part, of the stick's first element).
+    Its axes are those of the dims by falling pitch, those of one step included; a dim has two for
+    windows with gaps between them. It starts before the core's start if windows reach back into the
+    input.
     """
 
     walk: AccessMap
     dims: tuple[str, ...]
+    unit_bytes: int = STICK_BYTES
 
     @property
     def sticks(self) -> int:
@@ -132,7 +136,7 @@ class Box:
     @property
     def end_bytes(self) -> int:
         """From the core's start to the end of the last stick."""
-        return self.walk.highest() + STICK_BYTES
+        return self.walk.highest() + self.unit_bytes
 
     @property
     def span_bytes(self) -> int:
@@ -198,7 +202,7 @@ def _box(
             moves = [0] * len(first)
             moves[0], moves[place] = distance * pitches[dim], distance * size
             axes.append(Axis(extent, tuple(moves)))
-    return Box(AccessMap(tuple(first), tuple(axes)), dims)
+    return Box(AccessMap(tuple(first), tuple(axes)), dims, tensor.unit_bytes)
 
 
 def _steps(op: Operation, tensor: Tensor, dim: str, position: int) -> _Steps | None:
@@ -273,7 +277,7 @@ def covers(op: Operation, tensor: Tensor, offset_bytes: Int64Array) -> npt.NDArr
     """True where a byte at an offset from a core's start is one the core touches, [n, core]."""
     hits = np.zeros(offset_bytes.shape, np.bool_)
     for box, cores in _cores_by_box(core_boxes(op, tensor)):
-        hits[:, cores] = box.walk.contains(offset_bytes[:, cores], STICK_BYTES)
+        hits[:, cores] = box.walk.contains(offset_bytes[:, cores], box.unit_bytes)
     return hits
 
 
@@ -282,9 +286,15 @@ def touched_bytes(op: Operation, tensor: Tensor, starts: Int64Array) -> tuple[in
 
     A core's part of an index tensor may start within a stick, and then ends with it.
     """
-    last_starts = starts - starts % STICK_BYTES if tensor in op.index_tensors else starts
+    in_sticks = tensor in op.index_tensors and not tensor.by_elements
+    last_starts = starts - starts % STICK_BYTES if in_sticks else starts
+    is_moved = tensor.indirection is Indirection.VALUE
+    reach = sum(step * (count - 1) for step, count in op.index_steps) if is_moved else 0
     ranges = [
-        (int(starts[cores].min()) + box.first_bytes, int(last_starts[cores].max()) + box.end_bytes)
+        (
+            int(starts[cores].min()) + box.first_bytes,
+            int(last_starts[cores].max()) + box.end_bytes + reach,
+        )
         for box, cores in _cores_by_box(core_boxes(op, tensor))
     ]
     if not ranges:
@@ -293,8 +303,10 @@ def touched_bytes(op: Operation, tensor: Tensor, starts: Int64Array) -> tuple[in
 
 
 def is_indirect(tensor: Tensor) -> bool:
-    """True if an index tensor moves every access: its sticks are known only at run time."""
-    return tensor.indirection is Indirection.VALUE
+    """True if its accesses are no known sticks: an index tensor moves them, or they are single
+    elements.
+    """
+    return tensor.indirection is Indirection.VALUE or tensor.by_elements
 
 
 def canonical_cores(op: Operation) -> tuple[int, ...]:

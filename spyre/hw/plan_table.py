@@ -106,6 +106,7 @@ REQUANTIZE_KIND = 10
 WINDOWING_KIND = 11
 CHAIN_KIND = 12
 """Several elementwise dispatches strip by strip; no table has this kind."""
+MOVE_KIND = 13
 
 KERNELS = {
     "elementwise": "spyre.hw.kernels.families.elementwise.run",
@@ -121,6 +122,7 @@ KERNELS = {
     "requantize": "spyre.hw.kernels.families.requantize.run",
     "windowing": "spyre.hw.kernels.families.windowing.run",
     "fusion": "spyre.hw.kernels.fusion.run",
+    "moving": "spyre.hw.kernels.families.moving.run",
 }
 """Name and entry of the kernel of each kind, in order of the kinds."""
 KERNEL_NAMES = tuple(KERNELS)
@@ -157,6 +159,13 @@ SCATTER = 2
 """Copy FLAGS bit: the index moves the output."""
 INDEX_PER_LANE = 4
 """Copy FLAGS bit: every lane has its own index; CONSTANT word 0 is the index stick pitch."""
+
+MOVE_BLOCK = 1024
+"""Elements of one unit of a move, along the innermost axis."""
+MOST_INDICES = 3
+"""Index tensors of a move. CONSTANT words: of each the bytes per index and the first index out of
+range, then how many blocks of elements a scatter, which is one unit, has.
+"""
 
 CONVERSIONS = ("widen", "narrow")
 WORD_STAGGERED = 1

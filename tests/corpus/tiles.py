@@ -34,8 +34,14 @@ DELIVERY = """
     }
 """
 PAIR = ("x=4096@fp16", "y=4096@fp16")
-HALVES = tuple(
-    [("-d0 + 511", "-d0 + 479"), *[("<512x", "<480x")] * 10, ("constant 512 ", "constant 480 ")]
+Z_VIEW = "%z_view = ktdp.construct_memory_view %z, sizes: [4096], strides: [1]"
+FALLING = (("%x, sizes: [4096], strides: [1]", "%x, sizes: [4096], strides: [-1]"),)
+BAKED = ((Z_VIEW, Z_VIEW.replace("%z,", "%length,")),)
+LAST = "memory_space = #ktdp.memory_space<global>\n    } : memref<4096xf16>\n    %x_tile"
+SCRATCHPAD = (
+    ("%length = arith", "%high = arith.constant 1048000 : index\n    %length = arith"),
+    (Z_VIEW, Z_VIEW.replace("%z,", "%high,")),
+    (LAST, LAST.replace("global", "ct_local")),
 )
 SPOILED = (
     ("character", "SPY101", "%sum =", "%sum ;"),
@@ -79,7 +85,9 @@ CASES = (
             ("argument_small", "SPY343", (), ("-i", "x=4096@fp16", "y=4000@fp16")),
             ("argument_type", "SPY344", (), ("-i", "x=4096@fp16", "y=4096@fp32")),
             ("leaves_view", "SPY414", (("constant 512 ", "constant 513 "),), ("-i", *PAIR)),
-            ("half_sticks", "SPY557", HALVES, ("-i", *PAIR)),
+            ("falling_stride", "SPY557", FALLING, ("-i", *PAIR)),
+            ("no_memory", "SPY342", BAKED, ("-i", *PAIR, "--value", "z=0")),
+            ("scratchpad", "SPY410", SCRATCHPAD, ("-i", *PAIR, "--value", "z=0")),
         )
     ),
     CorpusCase("ktir_missing", Stage.PARSE, "SPY341", None, (), ("none.ktir", "--check")),

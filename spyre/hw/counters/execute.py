@@ -90,6 +90,8 @@ def _steps(op: Operation, access: TensorAccess, dim: str) -> int:
         count = op.core_extent(dim)
     if op.name == RESTICKIFY:
         count = min(count, access.stored[dim])
+    if access.tensor.by_elements and access.pitch_bytes[dim] == access.tensor.unit_bytes:
+        return -(-count * access.tensor.unit_bytes // STICK_BYTES)
     return -(-count // access.sticks.get(dim, 1))
 
 

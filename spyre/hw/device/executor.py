@@ -21,7 +21,7 @@ from spyre.hw.device.threads import ThreadPool
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.plans import LinkedPart
-from spyre.hw.spec import STICK_BYTES, device_address
+from spyre.hw.spec import device_address
 from spyre.layout import Int64Array
 from spyre.mlir.operation import indexed_dims
 
@@ -213,18 +213,23 @@ def index_fault(
     """SPY412: the index at device ``address`` that a dispatch read is out of range."""
     table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
     runs = [run for run in linked.runs[static] if instance in run.instances]
-    matches = filter(None, (find_index(run, instance, address) for run in runs))
-    core, coordinate = next(matches, (None, {}))
     op = runs[0].plan.op
+    places = [(run, len(op.inputs) + k) for run in runs for k in range(len(op.index_tensors))]
+    found = [(find_index(run, instance, address, k), k) for run, k in places]
+    matches = [(*match, k) for match, k in found if match is not None]
+    core, coordinate, operand = matches[0] if matches else (None, {}, len(op.inputs))
+    tensor = op.tensors[operand]
     index = int(memory.read(address, _WORD_BYTES).view("<i4")[0])
     size = int(linked.tables[table, tb.MASK_END])
+    if op.index_steps:
+        size = op.index_steps[operand - len(op.inputs)][1]
     dims = ", ".join(next(filter(None, (indexed_dims(op, tensor) for tensor in op.tensors)), ()))
     where = ", ".join(f"{dim} {n}" for dim, n in coordinate.items()) or "an unknown coordinate"
     return DeviceFault(
         "SPY412",
         f"{op.name}: index {index} is out of bounds for dimension {dims} with size {size}, "
         f"at {where}",
-        linked.location(static, instance, op.index_tensors[0].name, address, core),
+        linked.location(static, instance, tensor.name, address, core),
         expected=f"0 to {size - 1}",
         found=str(index),
     )
@@ -244,12 +249,14 @@ def overflow_fault(linked: LinkedProgram, dispatch: int, address: int) -> Device
     )
 
 
-def find_index(run: LinkedPart, instance: int, address: int) -> tuple[int, dict[str, int]] | None:
-    """(core, coordinate in the whole index tensor) of the word at ``address``.
+def find_index(
+    run: LinkedPart, instance: int, address: int, operand: int
+) -> tuple[int, dict[str, int]] | None:
+    """(core, coordinate in the whole index tensor ``operand``) of the word at ``address``.
 
     The first core that reads it; None if no core of the run does.
     """
-    op, operand = run.plan.op, len(run.plan.op.inputs)
+    op = run.plan.op
     tensor, stick_dim = op.tensors[operand], run.plan.accesses[operand].stick_dim
     row = run.instances.tolist().index(instance)
     starts = run.starts(operand)[row].tolist()
@@ -261,7 +268,7 @@ def find_index(run: LinkedPart, instance: int, address: int) -> tuple[int, dict[
         if stick_dim in local:
             local[stick_dim] += int(rest) // _WORD_BYTES
         is_read = local.get(stick_dim, 0) < op.core_extent(stick_dim)
-        if 0 <= rest < STICK_BYTES and is_read:
+        if 0 <= rest < box.unit_bytes and is_read:
             slices = op.core_slices[position]
             shares = {dim: slices.get(dim, 0) * op.core_extent(dim) for dim in local}
             return op.cores[position], {d: local[d] + shares[d] for d in op.dims if d in local}

@@ -49,6 +49,7 @@ _COST_NS = {
     "requantize": (100_000, 1200),
     "windowing": (150_000, 900),
     "fusion": (0, 0),  # of several tables, each with a separate kind
+    "moving": (20_000, 300),
 }
 """Time of an interpreted unit of work, and factor over the compiled time in the table (COST_NS):
 fitted to real programs, on an Intel Xeon."""

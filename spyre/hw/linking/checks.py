@@ -11,7 +11,7 @@ from spyre.hw.access import Box, core_boxes, global_coordinate
 from spyre.hw.linking.binding import Allocation, AllocationTable
 from spyre.hw.ops import Category, Family
 from spyre.hw.plans import CorePlan
-from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
+from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, footprint, literal_addresses, unbound_symbols
 from spyre.mlir.program import Execute, LinkableProgram
@@ -76,25 +76,29 @@ def check_alignment(op: Operation, locate: Locate, starts: Int64Array) -> None:
     )
 
 
-def check_lx(locate: Locate, op: Operation, starts: Int64Array, member: int) -> None:
-    """DeviceFault SPY410 if a tensor leaves its core's scratchpad.
+def check_lx(locate: Locate, op: Operation, starts: Int64Array) -> None:
+    """DeviceFault SPY410 if a tensor leaves its core's scratchpad; a view may be in another's.
 
     ``starts``: [member, operand, core] of ``op``, with its tensors' own work slices.
     """
+    cores = np.array(op.cores, np.int64) * LX_BYTES
     for k, tensor in enumerate(op.tensors):
         if tensor.component is not Component.LX:
             continue
-        span = footprint(op, tensor).span_bytes
-        for i, core in enumerate(op.cores):
-            offset = int(starts[member, k, i]) - LX_BASE - core * LX_BYTES
-            if offset < 0 or offset + span > LX_BYTES:
-                raise DeviceFault(
-                    "SPY410",
-                    f"{op.name} leaves the scratchpad of its core",
-                    locate(0, k, core, offset),
-                    expected=f"bytes 0 to {LX_BYTES}",
-                    found=f"bytes {offset} to {offset + span}",
-                )
+        span, offsets = footprint(op, tensor).span_bytes, starts[:, k] - LX_BASE
+        is_elsewhere = (offsets < 0) | (offsets >= CORES * LX_BYTES)
+        offsets = offsets % LX_BYTES if tensor.pitches else offsets - cores
+        outside = is_elsewhere | (offsets < 0) | (offsets + span > LX_BYTES)
+        if outside.any():
+            member, i = (int(n) for n in np.argwhere(outside)[0])
+            offset = int(offsets[member, i])
+            raise DeviceFault(
+                "SPY410",
+                f"{op.name} leaves the scratchpad of its core",
+                locate(member, k, op.cores[i], offset),
+                expected=f"bytes 0 to {LX_BYTES}",
+                found=f"bytes {offset} to {offset + span}",
+            )
 
 
 def allows_overread(plan: CorePlan) -> bool:
@@ -199,5 +203,5 @@ def first_outside(box: Box, start: int, allocations: Sequence[Allocation]) -> in
     sticks = start + offsets
     inside = np.zeros(sticks.shape, np.bool_)
     for a in allocations:
-        inside |= (sticks >= a.address_bytes) & (sticks + STICK_BYTES <= a.end_bytes)
+        inside |= (sticks >= a.address_bytes) & (sticks + box.unit_bytes <= a.end_bytes)
     return None if inside.all() else int(offsets[np.argmin(inside)])

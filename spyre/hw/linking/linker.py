@@ -123,7 +123,8 @@ class Linker:
             loops = launch.schedule.loop_indices[execute.index]
             locate = partial(operand_location, op, execute, loops, instances[same_pattern])
             check_alignment(op, locate, starts[same_pattern])
-            check_lx(locate, *(divided or part), first)
+            whole, of_whole = divided or part
+            check_lx(locate, whole, of_whole[same_pattern])
             holders = check_hbm(
                 plan, locate, starts[same_pattern], binding.allocations, launch.memory
             )

@@ -64,6 +64,8 @@ def _formats(subject: OpSubject) -> Iterator[Fault[str]]:
     pairs = [(tensor, spec.formats) for tensor in op.inputs]
     pairs += [(tensor, results) for tensor in op.outputs]
     for tensor, formats in pairs:
+        if tensor.pitches and formats:  # operations on views are in both
+            formats = (*formats, "IEEE_FP32")
         if formats and tensor.data_format not in formats:
             yield Fault(
                 "SPY522",

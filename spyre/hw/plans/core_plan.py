@@ -34,7 +34,7 @@ _PLANNERS: dict[Family, str] = {
     Family.COPY: "spyre.hw.plans.movement.plan_copy",
     Family.CONVERT: "spyre.hw.plans.movement.plan_convert",
     Family.RESTICKIFY: "spyre.hw.plans.movement.plan_restickify",
-    Family.MATMUL: "spyre.hw.plans.matmul.plan_matmul",
+    Family.MATMUL: "spyre.hw.plans.packed_matmul.plan_product",
     Family.TOPK: "spyre.hw.plans.reduction.plan_topk",
     Family.PACKED_MATMUL: "spyre.hw.plans.packed_matmul.plan_packed_matmul",
     Family.REQUANTIZE: "spyre.hw.plans.requantize.plan_requantize",
@@ -150,7 +150,7 @@ def plan_operation(
 
 def _check_indirection(op: Operation, spec: OpDefinition) -> None:
     count = len(op.index_tensors)
-    if count == 0 or (count == 1 and spec.family is Family.COPY):
+    if count == 0 or (spec.family is Family.COPY and (count == 1 or op.index_steps)):
         return
     raise UnsupportedError(
         "SPY532",

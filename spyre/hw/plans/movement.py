@@ -26,6 +26,7 @@ from spyre.hw.plans.context import (
     walk_axes,
 )
 from spyre.hw.plans.elementwise import check_sticks
+from spyre.hw.plans.moving import plan_move
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
 from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 
@@ -40,6 +41,9 @@ GROUP = 64
 def plan_copy(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of an identity."""
     check_sticks(context)
+    if context.output.tensor.by_elements:
+        yield from plan_move(context)
+        return
     if context.op.index_tensors:
         yield from _plan_indirect(context)
         return

@@ -15,7 +15,7 @@ from spyre.errors import JsonLocation, SdscError
 from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess
 from spyre.hw.plans.context import PlanContext, RowWriter, float_word, refuse_chunks
-from spyre.hw.plans.matmul import STICK, MatmulRoles, dims_with, fit_rows
+from spyre.hw.plans.matmul import STICK, MatmulRoles, dims_with, fit_rows, plan_matmul
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
 from spyre.hw.spec_choices import INTEGER_MATMUL_SCALE
@@ -127,6 +127,17 @@ def plan_packed_matmul(context: PlanContext) -> Iterator[Int64Array]:
         for space in all_cores.peel(separate):
             for region in regions(context, space):
                 yield from _region_tables(context, roles, space, region)
+
+
+def plan_product(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of a matmul, or its tables where the operands are accessed by elements."""
+    if not context.output.tensor.by_elements:
+        yield from plan_matmul(context)
+        return
+    refuse_chunks(context)
+    roles = find_packed_roles(context)
+    for space in spaces(context, (roles.reduction,)):
+        yield _block(context, space, _collect(context, roles, space, {}, {}))
 
 
 def _region_tables(

@@ -265,6 +265,9 @@ def _copy_sticks(execution: Execution, core: int) -> None:
 def _copy_indirect(execution: Execution, core: int) -> None:
     """Gather or scatter: the index replaces the coordinates of its dims (§6.4)."""
     op = execution.op
+    if op.index_steps:
+        _move_indirect(execution, core)
+        return
     index_tensor = op.index_tensors[0]
     words = execution.read_codes(execution.addresses(1, core), index_tensor)
     index = words.astype(np.int32).astype(np.int64)
@@ -281,6 +284,22 @@ def _copy_indirect(execution: Execution, core: int) -> None:
             addresses.append(execution.addresses(operand, core))
     codes = execution.read_codes(addresses[0], op.inputs[0])
     execution.write_codes(addresses[1], codes, op.outputs[0])
+
+
+def _move_indirect(execution: Execution, core: int) -> None:
+    """A move by elements: every index tensor counts steps of bytes in the value tensor."""
+    op = execution.op
+    places = [execution.addresses(operand, core) for operand in range(len(op.tensors))]
+    value = next(k for k, t in enumerate(op.tensors) if t.indirection is Indirection.VALUE)
+    for operand, (step, count) in enumerate(op.index_steps, 1):
+        words = execution.read_codes(places[operand], op.tensors[operand])
+        index = words.astype(np.int32).astype(np.int64)
+        bad = (index < 0) | (index >= count)
+        if bad.any():
+            raise IndexOutOfRange(int(index[bad][0]))
+        places[value] = places[value] + index * step
+    codes = execution.read_codes(places[0], op.inputs[0])
+    execution.write_codes(places[-1], codes, op.outputs[0])
 
 
 def _indexed_addresses(

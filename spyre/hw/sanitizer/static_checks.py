@@ -158,7 +158,7 @@ def _count_outside(
             rows, columns = instances[first : first + step], cores[first : first + step]
             addresses = starts[rows, columns][:, None] + offsets
             low, high = (ends[columns][:, None] for ends in memory)
-            total += int(((addresses < low) | (addresses + STICK_BYTES > high)).sum())
+            total += int(((addresses < low) | (addresses + box.unit_bytes > high)).sum())
     return total
 
 
@@ -349,7 +349,7 @@ def check_alignment(variant: Variant, label: ExecuteLabels) -> Iterator[Sanitize
     """Starts inside a stick: the card addresses whole sticks (SPY735)."""
     for operand, tensor in enumerate(variant.op.tensors):
         wrong = variant.starts[:, operand, :] % STICK_BYTES != 0
-        if not wrong.any():
+        if tensor.by_elements or not wrong.any():
             continue
         member, position = (int(i) for i in np.argwhere(wrong)[0])
         executions = int(wrong.any(axis=1).sum())

@@ -19,7 +19,7 @@ from spyre.hw.sanitizer.findings import Check
 from spyre.hw.sanitizer.shadow import host_sticks
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
-from spyre.mlir.operation import Component, Tensor, footprint
+from spyre.mlir.operation import Component, Indirection, Tensor, footprint
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,16 @@ def _box_ranges(
 
 
 def reachable(operand: OperandBoxes, allocations: Sequence[Allocation]) -> OperandBoxes:
-    """A scattered output as the range that its indices may reach: the rest of its tensor, or of LX.
+    """A scattered output as the range that its indices may reach: the rest of its tensor, or of LX;
+    an output that is written by elements as the range of these.
 
     The sticks it writes depend on data; all of the range counts as written, by an unknown core.
     """
     starts, cores = operand.begins, len(operand.boxes)
-    if operand.tensor.component is Component.LX:
+    if operand.tensor.indirection is not Indirection.VALUE:
+        spans = np.array([box.span_bytes if box else 0 for box in operand.boxes], np.int64)
+        ends, starts = starts + spans, starts // STICK_BYTES * STICK_BYTES
+    elif operand.tensor.component is Component.LX:
         ends = starts - (starts - LX_BASE) % LX_BYTES + LX_BYTES
     else:
         starts = np.repeat(starts.min(axis=1)[:, None], cores, axis=1)
@@ -91,7 +95,7 @@ def reachable(operand: OperandBoxes, allocations: Sequence[Allocation]) -> Opera
         for a in allocations:
             inside = (starts >= a.address_bytes) & (starts < a.end_bytes)
             ends = np.where(inside, np.maximum(ends, a.end_bytes), ends)
-    sticks = int((ends - starts).min()) // STICK_BYTES
+    sticks = -(-int((ends - starts).min()) // STICK_BYTES)
     box = Box(AccessMap((0,), (Axis(sticks, (STICK_BYTES,)),)), ())
     ranges = ((0, sticks - 1),) * cores
     return OperandBoxes(operand.index, operand.tensor, starts, (box,) * cores, ranges)

@@ -8,3 +8,6 @@ from .program import (
 from .trace import (
     PointerArgument as PointerArgument,
 )
+from .values import (
+    FORMATS as FORMATS,
+)

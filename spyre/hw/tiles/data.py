@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
-from spyre.hw.tiles.trace import Pending, Tracer, dims_of
-from spyre.hw.tiles.values import PAIR, DataTile, Level, Number
+from spyre.hw.tiles.trace import Site, dims_of
+from spyre.hw.tiles.values import PAIR, DataTile, Number, Value
+from spyre.mlir.operation import MASK_CONSTANT
 from spyre.mlir.tiles import TileOp, Type, operation_rows
 
 IDENTITIES = {"add": 0.0, "mul": 1.0, "maximum": -np.inf, "minimum": np.inf}
@@ -18,113 +21,136 @@ LOWEST = 4.0e9
 """Numbers beyond it, of either sign, are starts of maxima and minima."""
 
 
-def trace_fill(tracer: Tracer, op: TileOp, level: Level) -> None:
-    type_ = op.fields["!outs"][0]
-    _splat_of(tracer, op, op.fields["ins"][0], type_)
-
-
-def trace_splat(tracer: Tracer, op: TileOp, level: Level) -> None:
-    _splat_of(tracer, op, op.fields["value"], op.fields["!result"])
-
-
-def _splat_of(tracer: Tracer, op: TileOp, name: str, type_: Type) -> None:
-    value = tracer.value(name)
+def trace_splat(site: Site) -> None:
+    """linalg.fill, tensor.splat, linalg.broadcast: a tile that does not vary along its new dims."""
+    fields = site.op.fields
+    (name,) = fields.get("ins", (fields.get("value"),))
+    type_ = fields["!outs"][0] if "!outs" in fields else fields["!result"]
+    value = site.value(name)
     if isinstance(value, Number):
-        tile = tracer.constant(value, type_.extents, type_.element)
-    else:
-        assert isinstance(value, DataTile)
-        tile = value.broadcast(type_.extents, tuple(range(len(type_.extents))))
-    tracer.bind(op, op.results[0], tile)
+        site.bind(site.constant(value, type_.extents, type_.element))
+        return
+    assert isinstance(value, DataTile)
+    new = _integers(site, "dimensions") if "dimensions" in fields else range(len(type_.extents))
+    site.bind(value.broadcast(type_.extents, tuple(new)))
 
 
-def trace_empty(tracer: Tracer, op: TileOp, level: Level) -> None:
+def _integers(site: Site, key: str) -> tuple[int, ...]:
+    return tuple(int(number.value) for number in site.op.fields[key])
+
+
+def trace_empty(site: Site) -> None:
     """A shape: as a constant it is never read."""
-    type_ = op.fields["!result"]
-    shape, nowhere = type_.extents, np.zeros((1, 1), np.int64)
-    pitches = (0,) * len(shape)
-    tile = DataTile(shape, type_.element, len(tracer.pointers), nowhere, level, pitches, None)
-    tracer.bind(op, op.results[0], tile)
+    type_, nowhere = site.op.fields["!result"], np.zeros((1, 1), np.int64)
+    pitches, owner = (0,) * len(type_.extents), len(site.tracer.pointers)
+    site.bind(DataTile(type_.extents, type_.element, owner, nowhere, site.level, pitches, None))
 
 
-def trace_broadcast(tracer: Tracer, op: TileOp, level: Level) -> None:
-    type_ = op.fields["!outs"][0]
-    dims = tuple(int(n.value) for n in op.fields["dimensions"])
-    tile = tracer.tile(op.fields["ins"][0])
-    tracer.bind(op, op.results[0], tile.broadcast(type_.extents, dims))
+def trace_transpose(site: Site) -> None:
+    """A view with its dims in another order."""
+    site.bind(site.tile(site.op.fields["ins"][0]).permuted(_integers(site, "permutation")))
 
 
-def trace_transpose(tracer: Tracer, op: TileOp, level: Level) -> None:
-    order = tuple(int(n.value) for n in op.fields["permutation"])
-    tracer.bind(op, op.results[0], tracer.tile(op.fields["ins"][0]).permuted(order))
+def trace_reshape(site: Site) -> None:
+    """The elements in another shape."""
+    tile = site.tile(site.op.fields["value"])
+    site.bind(reshaped(site, tile, site.op.fields["!result"].extents))
 
 
-def trace_reshape(tracer: Tracer, op: TileOp, level: Level) -> None:
-    tile, shape = tracer.tile(op.fields["value"]), op.fields["!result"].extents
+def reshaped(site: Site, tile: DataTile, shape: tuple[int, ...]) -> DataTile:
+    """The elements in another shape: a view, or a copy by way of a row of all of them."""
     found = tile.reshaped(shape)
-    if found is None:
-        tracer.refuse(
-            op, "a reshape that moves elements within sticks", found=f"{tile.shape} to {shape}"
-        )
-    tracer.bind(op, op.results[0], found)
+    if found is not None:
+        return found
+    row = site.slot((prod(shape),), tile.element, 0)
+    site.move(tile, row.in_rows(tile.shape))
+    found = row.in_rows(shape)
+    return found if found.stick is not None else site.copied(found)
 
 
-def trace_extract(tracer: Tracer, op: TileOp, level: Level) -> None:
-    tile = tracer.tile(op.fields["value"])
-    offsets = tile.offsets
-    for d, name in enumerate(op.fields["indices"]):
-        index = name if isinstance(name, int) else tracer.number(name).at(level)
-        if np.any(index):
-            if d == tile.stick:
-                tracer.refuse(op, "an element that is not first in its stick")
-            offsets = level.lift(offsets, tile.level) + np.asarray(index) * tile.pitches[d]
-    kind = replace(
-        tile, shape=(), pitches=(), stick=None, offsets=np.atleast_2d(offsets), level=level
-    )
-    if offsets is tile.offsets:
-        kind = replace(kind, level=tile.level)
-    tracer.bind(op, op.results[0], kind)
+def trace_extract(site: Site) -> None:
+    """One element, where it is."""
+    tile, at = site.tile(site.op.fields["value"]), site.numbers(site.op.fields["indices"])
+    element = tile.part(at, (), site.level) if any(np.any(x) for x in at) else tile
+    site.bind(replace(element, shape=(), pitches=(), stick=None))
 
 
-def trace_reduce(tracer: Tracer, op: TileOp, level: Level) -> None:
-    fields = op.fields
-    dims = tuple(int(n.value) for n in fields["dimensions"])
-    combiner = combiner_of(tracer, op)
-    tile = tracer.tile(fields["ins"][0])
-    start = tracer.tile(fields["outs"][0])
-    tracer.bind(op, op.results[0], reduced(tracer, op, combiner, tile, dims, start, level))
+def trace_slice(site: Site) -> None:
+    """A copy of elements at distances."""
+    tile = site.copied(_slice(site, site.tile(site.op.fields["value"])))
+    site.bind(reshaped(site, tile, site.op.fields["!result"].extents))
+
+
+def _slice(site: Site, tile: DataTile) -> DataTile:
+    """The elements of a tile at the operation's offsets, sizes and strides."""
+    offsets, sizes, strides = (site.op.fields[key] for key in ("offsets", "sizes", "strides"))
+    if not all(isinstance(stride, int) for stride in strides):
+        site.refuse("a stride of a slice that is a value", "strides that are written")
+    return tile.part(site.numbers(offsets), sizes, site.level, strides)
+
+
+def trace_insert(site: Site) -> None:
+    """tensor.insert and insert_slice: a copy of a tile with a part of it replaced."""
+    fields = site.op.fields
+    whole = site.copied(site.tile(fields["into"]))
+    if "element" in fields:
+        target = whole.part(site.numbers(fields["indices"]), (), site.level)
+        tile = site.tile(fields["element"], (), whole.element)
+    else:
+        target = _slice(site, whole)
+        tile = reshaped(site, site.tile(fields["value"]), target.shape)
+    site.move(tile, target)
+    site.bind(whole)
+
+
+def trace_elements(site: Site) -> None:
+    """tensor.from_elements."""
+    values = [site.value(name) for name in site.op.fields["values"]]
+    site.bind(assembled(site, values, site.op.fields["!result"]))
+
+
+def assembled(site: Site, values: Sequence[Value], type_: Type) -> DataTile:
+    """A tile of single values, row by row."""
+    whole = site.rows(type_.extents, type_.element)
+    for at, value in zip(np.ndindex(type_.extents), values, strict=True):
+        tile = site.constant(value, (), type_.element) if isinstance(value, Number) else value
+        assert isinstance(tile, DataTile)
+        site.move(tile, whole.part(site.numbers(at), (), site.level))
+    return whole
+
+
+def trace_reduce(site: Site) -> None:
+    """linalg.reduce."""
+    tile, start = (site.tile(site.op.fields[key][0]) for key in ("ins", "outs"))
+    site.bind(reduced(site, combiner_of(site), tile, _integers(site, "dimensions"), start))
 
 
 def reduced(
-    tracer: Tracer,
-    op: TileOp,
-    combiner: str,
-    tile: DataTile,
-    dims: tuple[int, ...],
-    start: DataTile,
-    level: Level,
+    site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...], start: DataTile
 ) -> DataTile:
     """``tile`` without ``dims``, folded from ``start`` on."""
-    until = tracer.uses.get((tracer.now, op.results[0]), tracer.now)
+    varies = all(p or n == 1 for p, n in zip(tile.pitches, tile.shape, strict=True))
+    if tile.stick is None or not varies:
+        tile = site.copied(tile, site.now)
+    stick, names = tile.stick or 0, dims_of(tile.shape)
+    size = tile.shape[stick]
+    padded = -(-size // tile.lanes) * tile.lanes
     kept = [d for d in range(len(tile.shape)) if d not in dims]
-    if not all(tile.pitches[d] or tile.shape[d] == 1 for d in dims) or tile.stick is None:
-        tracer.refuse(op, "a reduction of a broadcast value")
-    if tile.shape[tile.stick] % tile.lanes:
-        tracer.refuse(op, "a reduction of ragged rows", found=str(tile.shape))
     shape = tuple(tile.shape[d] for d in kept)
-    stick = kept.index(tile.stick) if tile.stick in kept else None
-    target = tracer.slot(shape, tile.element, stick, level, until)
-    names = dims_of(tile.shape)
-    extents = dict(zip(names, tile.shape, strict=True))
+    target = site.slot(shape, tile.element, kept.index(stick) if stick in kept else None)
+    further: dict[str, Any] = {}
+    if stick in dims and padded > size:
+        bits = int(np.float32(IDENTITIES[combiner]).view(np.int32))
+        further = {"masks": {names[stick]: ((size, padded - size),)},
+                   "constants": {MASK_CONSTANT: bits}}  # fmt: skip
+    extents = dict(zip(names, tile.shape, strict=True)) | {names[stick]: padded}
     output = Operand(target, tuple(names[d] for d in kept))
-    tracer.emit(
-        op, REDUCTIONS[combiner], [Operand(tile, names)], output, extents, names[tile.stick], level
-    )
+    source = Operand(tile, names)
+    site.emit(REDUCTIONS[combiner], [source], output, extents, names[stick], **further)
     has_start = start.varies or (
         start.value is not None and not _is_identity(start.value, combiner)
     )
-    if has_start:
-        return tracer.pointwise(op, combiner, [start, target], shape, level, target, until)
-    return target
+    return site.pointwise(combiner, [start, target], shape, target) if has_start else target
 
 
 def _is_identity(value: float, combiner: str) -> bool:
@@ -135,8 +161,9 @@ def _is_identity(value: float, combiner: str) -> bool:
     )
 
 
-def combiner_of(tracer: Tracer, op: TileOp) -> str:
+def combiner_of(site: Site) -> str:
     """The engine's name of the operation that a reduction folds with."""
+    op = site.op
     if "combiner" in op.fields:
         name = op.fields["combiner"].text
         engine = operation_rows()[name if "." in name else f"arith.{name}"].engine
@@ -148,11 +175,11 @@ def combiner_of(tracer: Tracer, op: TileOp) -> str:
         if not simple or len(names) != 2 or {*body[0].uses()} != {*names}:
             found = _maximum_by_comparison(body, end)
             if found is None:
-                tracer.refuse(op, "this combiner", "one operation of both arguments")
+                site.refuse("this combiner", "one operation of both arguments")
             return found
         engine = operation_rows()[body[0].name].engine
     if engine not in REDUCTIONS:
-        tracer.refuse(op, f"the combiner {engine}", ", ".join(REDUCTIONS))
+        site.refuse(f"the combiner {engine}", ", ".join(REDUCTIONS))
     return engine
 
 
@@ -172,65 +199,27 @@ def _maximum_by_comparison(body: Sequence[TileOp], end: TileOp) -> str | None:
     return "maximum" if (kind == "g") == (chosen[1:] == pair) else "minimum"
 
 
-def trace_matmul(tracer: Tracer, op: TileOp, level: Level) -> None:
-    left, right = (tracer.tile(name) for name in op.fields["ins"])
-    start, type_ = tracer.tile(op.fields["outs"][0]), op.fields["!outs"][0]
-    tracer.bind(op, op.results[0], product(tracer, op, left, right, start, type_, level))
-
-
-def product(
-    tracer: Tracer,
-    op: TileOp,
-    left: DataTile,
-    right: DataTile,
-    start: DataTile,
-    type_: Type,
-    level: Level,
-) -> DataTile:
-    """``start`` plus the matrix product of ``left`` and ``right``."""
-    until = tracer.uses.get((tracer.now, op.results[0]), tracer.now)
-    batch = tuple(f"b{k}" for k in range(len(type_.extents) - 2))
+def trace_product(site: Site) -> None:
+    """linalg.matmul and batch_matmul: ``outs`` plus the product of ``ins``."""
+    left, right = (site.tile(name) for name in site.op.fields["ins"])
+    start, type_ = site.tile(site.op.fields["outs"][0]), site.op.fields["!outs"][0]
     rank = len(type_.extents)
-    if left.stick != rank - 1:
-        left = tracer.restick(op, left, rank - 1, level) if left.stick is not None else left
-    if right.stick != rank - 1:
-        right = tracer.restick(op, right, rank - 1, level) if right.stick is not None else right
-    if {left.element, right.element} != {"f16"} or type_.element not in ("f16", "f32"):
-        found = f"{left.element}, {right.element} into {type_.element}"
-        tracer.refuse(op, "a product of other operands than f16", "f16 into f16 or f32", found)
-    if (
-        left.stick != rank - 1
-        or right.stick != rank - 1
-        or left.shape[-1] % PAIR
-        or right.shape[-1] % PAIR
-    ):
-        tracer.refuse(op, "a product of ragged tiles", found=f"{left.shape}, {right.shape}")
-    names = ((*batch, "m", "k"), (*batch, "k", "n"), (*batch, "m", "n"))
-    target = tracer.slot(type_.extents, type_.element, rank - 1, level, until)
-    operands = [Operand(tile, dims) for tile, dims in zip((left, right), names, strict=False)]
-    extents = {**dict(zip(names[0], left.shape, strict=True)), "n": right.shape[-1]}
-    tracer.emit(op, PRODUCT, operands, Operand(target, names[2]), extents, "n", level)
-    if start.varies or start.value not in (None, 0.0):
-        return tracer.pointwise(op, "add", [start, target], type_.extents, level, target, until)
-    return target
-
-
-def trace_named(tracer: Tracer, op: TileOp, level: Level) -> None:
-    row, type_ = operation_rows()[op.name], op.fields["!outs"][0]
-    op_ = replace(op, fields={**op.fields, "!T": type_})
-    engine = "identity" if row.engine == "copy" else row.engine
-    tiles = [tracer.tile(n, type_.extents, type_.element) for n in op.fields["ins"]]
-    if all(t.value is not None for t in tiles):
-        tracer.refuse(op, "arithmetic on constant tiles alone")
-    until = tracer.uses.get((tracer.now, op.results[0]), tracer.now)
-
-    def compute(target: DataTile | None) -> DataTile:
-        return tracer._computed(
-            op_, engine, tiles, type_.extents, type_.element, level, target, until
+    batch = tuple(f"b{k}" for k in range(rank - 2))
+    single = {left.element, right.element} != {"f16"} or any(
+        tile.shape[-1] % PAIR for tile in (left, right)
+    )
+    if not single:
+        left, right = (
+            tile if tile.stick == rank - 1 else site.resticked(tile, rank - 1)
+            for tile in (left, right)
         )
-
-    if tracer._only_stored(op, op.results[0]):
-        pending = Pending(tracer.now, until, type_.extents, type_.element, compute)
-        tracer.bind(op, op.results[0], pending)
-    else:
-        tracer.bind(op, op.results[0], compute(tracer.targets.get(op.results[0])))
+    names = ((*batch, "m", "k"), (*batch, "k", "n"), (*batch, "m", "n"))
+    target = site.rows(type_.extents, type_.element)
+    operands = [
+        Operand(tile, dims, single) for tile, dims in zip((left, right, target), names, strict=True)
+    ]
+    extents = {**dict(zip(names[0], left.shape, strict=True)), "n": right.shape[-1]}
+    site.emit(PRODUCT, operands[:2], operands[2], extents, "n")
+    if start.varies or start.value not in (None, 0.0):
+        target = site.pointwise("add", [start, target], type_.extents, target)
+    site.bind(target)

@@ -2,144 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from spyre.hw.tiles.data import combiner_of, reduced
-from spyre.hw.tiles.trace import ENGINE_NAMES, Pending, Tracer
-from spyre.hw.tiles.values import DataTile, Level, Number, Value
+from spyre.hw.tiles.trace import Site
+from spyre.hw.tiles.values import DataTile, Number, Value
 from spyre.mlir.program import AffineMap
-from spyre.mlir.tiles import TileOp, operation_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
-def trace_generic(tracer: Tracer, op: TileOp, level: Level) -> None:
+def trace_generic(site: Site) -> None:
     """State the body's operations, or the reduction that it is."""
-    module, fields = tracer.program.module, op.fields
-    entry, kinds = op.attribute("indexing_maps"), op.attribute("iterator_types")
-    assert entry is not None
-    assert kinds is not None
-    maps = [module.resolved(value) for value in entry.value]
-    iterators = [kind.text for kind in kinds.value]
+    fields, kinds = site.op.fields, site.resolved("iterator_types")
+    maps = [site.tracer.program.module.resolved(map_) for map_ in site.resolved("indexing_maps")]
     types = (*fields["!ins"], *fields["!outs"])
     if len(fields["!outs"]) != 1 or any(map_.permutation is None for map_ in maps):
-        tracer.refuse(op, "a map that is no choice of dims, or several outputs", "one output")
+        site.refuse("a map that is no choice of dims, or several outputs", "one output")
     extents: dict[int, int] = {}
     for map_, type_ in zip(maps, types, strict=True):
         extents.update(zip(map_.permutation, type_.extents, strict=True))
-    shape = tuple(extents.get(d, 1) for d in range(len(iterators)))
+    shape = tuple(extents.get(d, 1) for d in range(len(kinds)))
     names = [*fields["ins"], *fields["outs"]]
-    seen = [_seen(tracer, name, map_, type_.element, shape)
+    seen = [_seen(site, name, map_, type_.element, shape)
             for name, map_, type_ in zip(names, maps, types, strict=True)]  # fmt: skip
     to_output = maps[-1].permutation
-    if "reduction" in iterators:
-        _reduction(tracer, op, iterators, seen, to_output, level)
-        return
-    until = tracer.uses.get((tracer.now, op.results[0]), tracer.now)
-    order = (
-        tuple(sorted(range(len(shape)), key=to_output.index))
-        if len(to_output) == len(shape)
-        else None
-    )
-    if order is None:
-        tracer.refuse(op, "an output that lacks a parallel dim")
-
-    def compute(target: DataTile | None) -> DataTile:
-        inner = None if target is None else target.permuted(order)
-        made = _body(tracer, op, seen, shape, level, inner, until)
-        return target if made is inner and target is not None else made.permuted(to_output)
-
-    if tracer._only_stored(op, op.results[0]):
-        element = fields["!outs"][0].element
-        tracer.bind(op, op.results[0], Pending(tracer.now, until, shape, element, compute))
+    summed = [d for d, kind in enumerate(kinds) if kind.text == "reduction"]
+    if summed:
+        _reduction(site, summed, seen, to_output)
+    elif len(to_output) != len(shape):
+        site.refuse("an output that lacks a parallel dim", "all parallel dims")
     else:
-        tracer.bind(op, op.results[0], compute(None))
+        site.bind_computed(lambda target: _body(site, seen, shape, to_output, target))
 
 
-def _seen(
-    tracer: Tracer, name: str, map_: AffineMap, element: str, shape: tuple[int, ...]
-) -> DataTile:
+def _seen(site: Site, name: str, map_: AffineMap, element: str, shape: tuple[int, ...]) -> DataTile:
     """An operand over the iteration space: it does not vary along dims that its map leaves out."""
-    tile = tracer.tile(name, tuple(shape[d] for d in map_.permutation or ()), element)
-    pitches, stick = [0] * len(shape), None
-    for own, dim in enumerate(map_.permutation or ()):
+    chosen = map_.permutation or ()
+    tile = site.tile(name, tuple(shape[d] for d in chosen), element)
+    pitches = [0] * len(shape)
+    for own, dim in enumerate(chosen):
         pitches[dim] = tile.pitches[own]
-        stick = dim if own == tile.stick else stick
+    stick = None if tile.stick is None else chosen[tile.stick]
     return replace(tile, shape=shape, pitches=tuple(pitches), stick=stick)
 
 
-def _reduction(
-    tracer: Tracer,
-    op: TileOp,
-    iterators: Sequence[str],
+def _body(
+    site: Site,
     seen: Sequence[DataTile],
-    to_output: Sequence[int],
-    level: Level,
+    shape: tuple[int, ...],
+    to_output: tuple[int, ...],
+    target: DataTile | None,
+) -> DataTile:
+    """The tile that the body yields; its last operation writes ``target``, if it can."""
+    tracer, region = site.tracer, site.op.regions[0]
+    order = tuple(sorted(range(len(shape)), key=to_output.index))
+    inner, outer = None if target is None else target.permuted(order), tracer.targets
+    (name,) = region.body[-1].fields["values"]
+    tracer.targets = {} if inner is None else {name: inner}
+    names: dict[str, Value] = {
+        own: tile for (own, _), tile in zip(region.arguments, seen, strict=True)
+    }
+    (made,) = tracer.run_body(region.body, site.level, names)
+    tracer.targets = outer
+    if isinstance(made, Number):
+        made = site.constant(made, shape, site.op.fields["!outs"][0].element)
+    assert isinstance(made, DataTile)
+    return target if made is inner and target is not None else made.permuted(to_output)
+
+
+def _reduction(
+    site: Site, summed: Sequence[int], seen: Sequence[DataTile], to_output: Sequence[int]
 ) -> None:
     """One operation of the input's element and the output's, over the reduction iterators."""
     source, start = seen[0], seen[-1]
-    dims = [d for d, kind in enumerate(iterators) if kind == "reduction"]
-    combiner = combiner_of(tracer, op)
-    absent = [d for d in range(len(iterators)) if not source.pitches[d] and source.shape[d] > 1]
-    if len(seen) != 2 or any(d in dims for d in absent):
-        tracer.refuse(op, "a reduction of several inputs, or of a value that does not vary")
-    present = [d for d in range(len(iterators)) if d not in absent]
+    absent = [d for d, size in enumerate(source.shape) if not source.pitches[d] and size > 1]
+    if len(seen) != 2 or any(d in summed for d in absent):
+        site.refuse("a reduction of several inputs, or of a value that does not vary")
+    if start.varies:
+        site.refuse("a start value of a generic reduction", "tensor.empty or a constant")
+    present = [d for d in range(len(source.shape)) if d not in absent]
     narrow = replace(
         source,
         shape=tuple(source.shape[d] for d in present),
         pitches=tuple(source.pitches[d] for d in present),
         stick=None if source.stick is None else present.index(source.stick),
     )
-    if start.varies:
-        tracer.refuse(op, "a start value of a generic reduction", "tensor.empty or a constant")
-    kept = [d for d in present if d not in dims]
+    kept = [d for d in present if d not in summed]
     bare = replace(start, shape=tuple(source.shape[d] for d in kept), pitches=(0,) * len(kept))
-    total = reduced(tracer, op, combiner, narrow, tuple(map(present.index, dims)), bare, level)
+    dims = tuple(map(present.index, summed))
+    total = reduced(site, combiner_of(site), narrow, dims, bare)
     shape = tuple(source.shape[d] for d in to_output)
-    new = tuple(k for k, d in enumerate(to_output) if d not in kept)
-    tracer.bind(op, op.results[0], total.broadcast(shape, new))
-
-
-def _body(
-    tracer: Tracer,
-    op: TileOp,
-    seen: Sequence[DataTile],
-    shape: tuple[int, ...],
-    level: Level,
-    target: DataTile | None,
-    until: int,
-) -> DataTile:
-    """The tile that the body yields; its last operation writes ``target``, if it can."""
-    region = op.regions[0]
-    *body, end = region.body
-    values: dict[str, Value] = {
-        name: tile for (name, _), tile in zip(region.arguments, seen, strict=True)
-    }
-    (yielded,) = end.fields["values"]
-    for inner in body:
-        (result,) = inner.results
-        names = [*inner.uses()]
-        given = [values[n] if n in values else tracer.value(n) for n in names]
-        if inner.name == "arith.constant":
-            type_ = inner.fields["!result"]
-            values[result] = tracer._number(inner.fields["value"].value, type_.kind, level)
-            continue
-        if all(isinstance(v, Number) for v in given):
-            values[result] = tracer._on_numbers(inner, given, level)
-            continue
-        element = next(v.element for v in reversed(given) if isinstance(v, DataTile))
-        tiles = [tracer.constant(v, shape, element) if isinstance(v, Number) else v for v in given]
-        row = operation_rows()[inner.name]
-        own = target if result == yielded else None
-        type_ = inner.fields.get("!T") or inner.fields.get("!result") or inner.fields["!types"][-1]
-        engine = ENGINE_NAMES.get(row.engine, row.engine)
-        operands = [t for t in tiles if isinstance(t, DataTile)]
-        values[result] = tracer._computed(
-            inner, engine, operands, shape, type_.scalar, level, own, until
-        )
-    found = values.get(yielded)
-    if not isinstance(found, DataTile):
-        tracer.refuse(op, "a body that yields a number", "a value of its arguments")
-    return found
+    site.bind(total.broadcast(shape, tuple(k for k, d in enumerate(to_output) if d not in kept)))

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spyre.hw.tiles import control, data, deliveries, memory
+import numpy as np
+
+from spyre.hw.tiles import control, data, deliveries, indirect, memory
+from spyre.hw.tiles.elementwise import trace_elementwise
 from spyre.hw.tiles.generic import trace_generic
 from spyre.hw.tiles.program import TracedKernel
-from spyre.hw.tiles.trace import Array, PointerArgument, Tracer
-from spyre.hw.tiles.values import Level
-from spyre.mlir.tiles import KtirProgram, TileFunction, TileOp, operation_rows
+from spyre.hw.tiles.storage import BlockedError, Scratchpad
+from spyre.hw.tiles.trace import Array, PointerArgument, Site, Tracer
+from spyre.hw.tiles.values import Access, Indirect, Number
+from spyre.mlir.tiles import KtirProgram, TileFunction, operation_rows
+
+SHAPES = ("index", "i64")
+"""Element types of constant tensors that give shapes, which are in types too."""
 
 
 def trace_function(
@@ -25,58 +32,117 @@ def trace_function(
 
     LaunchError, DeviceFault and UnsupportedError with the place of the operation.
     """
-    return Tracer(program, function, pointers, numbers, half, HANDLERS).trace(file)
+    blocked: tuple[tuple[int, int], ...] = ()
+    while True:
+        scratchpad = Scratchpad(blocked)
+        tracer = Tracer(program, function, pointers, numbers, half, _trace, scratchpad)
+        try:
+            return tracer.trace(file)
+        except BlockedError as error:
+            blocked = (*blocked, error.args)
 
 
-def _unsupported(tracer: Tracer, op: TileOp, level: Level) -> None:
-    tracer.refuse(op, "this operation", "operations on whole sticks")
+def _trace(site: Site) -> None:
+    handler = HANDLERS.get(site.op.name)
+    if handler is not None:
+        handler(site)
+    elif operation_rows()[site.op.name].result:
+        trace_elementwise(site)
 
 
-def _nothing(tracer: Tracer, op: TileOp, level: Level) -> None:
-    """A terminator: the operation that has the region reads it."""
+def _trace_tile_id(site: Site) -> None:
+    rest, grid = np.arange(site.n_tiles)[None], site.tracer.grid
+    for k, name in enumerate(site.op.results):
+        extent = site.n_tiles if len(site.op.results) == 1 else [*grid, 1, 1, 1][k]
+        site.bind(Number((rest % extent).astype(np.int64), site.level), name)
+        rest = rest // extent
 
 
-HANDLERS: dict[str, Callable[[Tracer, TileOp, Level], None]] = {
-    "ktdp.get_compute_tile_id": memory.trace_tile_id,
-    "arith.constant": memory.trace_constant,
-    "ktdp.runtime_arg_extract": memory.trace_extract_argument,
+def _trace_constant(site: Site) -> None:
+    type_, value = site.op.fields.get("!result"), site.op.fields["value"]
+    if type_ is None:
+        site.bind(Number(np.array([[value.text == "true"]]), site.level))
+        return
+    text = str(value).removeprefix("dense<").removesuffix(">") if type_.is_shaped else value.text
+    literals = text.replace("[", "").replace("]", "").split(",")
+    numbers = [site.typed(_literal(t.strip(), type_.scalar), type_.scalar) for t in literals]
+    if not type_.is_shaped or type_.scalar in SHAPES:
+        site.bind(numbers[0])  # the shape of a reshape is in its type too
+    elif len(numbers) == 1:
+        site.bind(site.constant(numbers[0], type_.extents, type_.element))
+    else:
+        site.bind(data.assembled(site, numbers, type_))
+
+
+def _literal(text: str, kind: str) -> float:
+    """A number's value; hexadecimal digits are the bits of a float."""
+    if text in ("true", "false"):
+        return float(text == "true")
+    if "x" in text and kind in ("f16", "f32", "!spyreop.df16"):
+        bits, wide = int(text, 16), kind == "f32"
+        return float(np.uint32(bits).view(np.float32) if wide else np.uint16(bits).view(np.float16))
+    return float(text) if "." in text else int(text, 0)
+
+
+def _trace_extract_argument(site: Site) -> None:
+    field = site.op.fields["field"].text
+    if field == "value":
+        site.bind(site.value(site.op.fields["argument"]))
+    else:
+        site.bind(site.number(dict(site.op.fields["!argument"].details)[field]))
+
+
+def _trace_load(site: Site) -> None:
+    access = site.value(site.op.fields["tile"])
+    if isinstance(access, Indirect):
+        indirect.load_indirect(site, access)
+    elif isinstance(access, Access):
+        memory.trace_load(site, access)
+
+
+def _trace_store(site: Site) -> None:
+    access = site.value(site.op.fields["tile"])
+    if isinstance(access, Indirect):
+        indirect.store_indirect(site, access)
+    elif isinstance(access, Access):
+        memory.trace_store(site, access)
+
+
+def _trace_index(site: Site) -> None:
+    site.refuse("the number of an iteration", "values of operands")
+
+
+HANDLERS: dict[str, Callable[[Site], None]] = {
+    "ktdp.get_compute_tile_id": _trace_tile_id,
+    "arith.constant": _trace_constant,
+    "ktdp.runtime_arg_extract": _trace_extract_argument,
     "ktdp.construct_memory_view": memory.trace_view,
+    "ktdp.construct_distributed_memory_view": memory.trace_distributed,
     "ktdp.construct_access_tile": memory.trace_access_tile,
-    "ktdp.load": memory.trace_load,
-    "ktdp.store": memory.trace_store,
-    "linalg.fill": data.trace_fill,
+    "ktdp.construct_indirect_access_tile": indirect.trace_indirect_tile,
+    "ktdp.load": _trace_load,
+    "ktdp.store": _trace_store,
+    "linalg.fill": data.trace_splat,
     "tensor.splat": data.trace_splat,
+    "linalg.broadcast": data.trace_splat,
     "tensor.empty": data.trace_empty,
-    "linalg.broadcast": data.trace_broadcast,
     "linalg.transpose": data.trace_transpose,
     "tensor.expand_shape": data.trace_reshape,
     "tensor.collapse_shape": data.trace_reshape,
     "tensor.reshape": data.trace_reshape,
     "tensor.extract": data.trace_extract,
+    "tensor.insert": data.trace_insert,
+    "tensor.from_elements": data.trace_elements,
+    "tensor.extract_slice": data.trace_slice,
+    "tensor.insert_slice": data.trace_insert,
     "linalg.reduce": data.trace_reduce,
-    "linalg.matmul": data.trace_matmul,
-    "linalg.batch_matmul": data.trace_matmul,
+    "linalg.matmul": data.trace_product,
+    "linalg.batch_matmul": data.trace_product,
     "linalg.generic": trace_generic,
+    "linalg.index": _trace_index,
     "scf.for": control.trace_for,
     "scf.if": control.trace_if,
     "ktdp.inter_tile_produce": deliveries.trace_produce,
     "ktdp.inter_tile_reduce": deliveries.trace_deliver,
     "ktdp.inter_tile_consume": deliveries.trace_deliver,
-    "ktdp.yield_partial": _nothing,
-    "ktdp.yield_reduced": _nothing,
-    "return": _nothing,
-    "func.return": _nothing,
-    "scf.yield": _nothing,
-    "linalg.yield": _nothing,
-    **{
-        name: data.trace_named
-        for name, row in operation_rows().items()
-        if row.rule in ("named1", "named2")
-    },
-    **{
-        name: _unsupported
-        for name, row in operation_rows().items()
-        if row.rule in ("distributed", "indirect_tile", "insert", "elements",
-                        "slice", "insert_slice", "index")
-    },
-}  # fmt: skip
+}

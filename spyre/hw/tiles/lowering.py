@@ -8,17 +8,17 @@ the grid does not vary with it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
 from spyre.errors import SourceLocation
-from spyre.hw.spec import STICK_BYTES
+from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.hw.tiles.program import TileStatement
-from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, BoolArray, DataTile, Level
+from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Level
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
 
 PRODUCT = "batchmatmul"
 SPARE = "lane"
@@ -27,69 +27,59 @@ SPARE = "lane"
 
 @dataclass(frozen=True)
 class Operand:
-    """A tile in an operation. ``dims``: the operation's dim of each of the tile's."""
+    """A tile in an operation. ``dims``: the operation's dim of each of the tile's; ``single``: it
+    is accessed element by element.
+    """
 
     tile: DataTile
     dims: tuple[str, ...]
+    single: bool = False
 
 
 @dataclass(frozen=True)
 class Intent:
-    """An operation to be stated: name, operands, extents per dim, dim along lanes, constants."""
+    """An operation to be stated: operands, extents per dim, dim along lanes; over the iterations
+    and tiles of ``level``, whose places in program order are ``key``.
+
+    ``title`` names it: its place in the text. ``masks``: as of `Operation`. ``indices``: index
+    tensors of a move, with the bytes that an index counts and how many there are; ``gathers``: they
+    move the input, else the output.
+    """
 
     name: str
     inputs: tuple[Operand, ...]
     output: Operand
     extents: Mapping[str, int]
     stick: str
-    constants: Mapping[str, int]
-    constant_format: str = "IEEE_FP32"
+    level: Level
+    key: Int64Array
+    grid: Sequence[int]
+    title: str
+    location: SourceLocation | None
+    constants: Mapping[str, int] = field(default_factory=dict)
+    masks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    indices: tuple[tuple[Operand, int, int], ...] = ()
+    gathers: bool = True
+
+    def statements(self) -> list[TileStatement]:
+        """The statements, one per set of active tiles."""
+        active = self.level.active
+        distinct, which = np.unique(active, axis=0, return_inverse=True)
+        patterns = [
+            (np.flatnonzero(which.reshape(-1) == k), np.flatnonzero(row))
+            for k, row in enumerate(distinct)
+            if row.any()
+        ]
+        return [_statement(self, number, *pattern) for number, pattern in enumerate(patterns)]
 
 
-def state(
-    intent: Intent,
-    level: Level,
-    key: Int64Array,
-    grid: Sequence[int],
-    title: str,
-    location: SourceLocation | None,
-) -> list[TileStatement]:
-    """The statements of ``intent`` over the rows of ``level``, one per set of active tiles.
-
-    ``title`` names the operation: its place in the text.
-    """
-    statements = []
-    for number, (rows, active) in enumerate(_patterns(level.active)):
-        name = title if not number else f"{title} ({number})"
-        statements.append(_statement(intent, level, key, rows, active, grid, name, location))
-    return statements
-
-
-def _patterns(active: BoolArray) -> list[tuple[Int64Array, Int64Array]]:
-    """Rows by equal sets of active tiles, and those tiles; rows without any are left out."""
-    if active.all():
-        return [(np.arange(len(active)), np.arange(active.shape[1]))]
-    distinct, which = np.unique(active, axis=0, return_inverse=True)
-    return [
-        (np.flatnonzero(which.reshape(-1) == k), np.flatnonzero(row))
-        for k, row in enumerate(distinct)
-        if row.any()
-    ]
-
-
-def _statement(
-    intent: Intent,
-    level: Level,
-    key: Int64Array,
-    rows: Int64Array,
-    tiles: Int64Array,
-    grid: Sequence[int],
-    name: str,
-    location: SourceLocation | None,
-) -> TileStatement:
-    slices = _slices(grid, tiles)
+def _statement(intent: Intent, number: int, rows: Int64Array, tiles: Int64Array) -> TileStatement:
+    """The iterations ``rows`` on ``tiles``."""
+    level = intent.level
+    name = intent.title if not number else f"{intent.title} ({number})"
+    slices = _slices(intent.grid, tiles)
     indices = np.stack([row for _, _, row in slices])  # [grid dim, core]
-    operands = (*intent.inputs, intent.output)
+    operands = (*intent.inputs, *(index for index, _, _ in intent.indices), intent.output)
     starts = [
         np.broadcast_to(level.lift(o.tile.offsets, o.tile.level), level.active.shape)[
             np.ix_(rows, tiles)
@@ -101,34 +91,32 @@ def _statement(
     owners: list[int] = []
     tensors = []
     for k, operand in enumerate(operands):
-        if operand.tile.is_local:
+        if operand.tile.is_local and (starts[k] == starts[k][:1]).all():
             numbers = tuple(starts[k][0].tolist())
         else:
             numbers = tuple(-1 - len(owners) - c for c in range(len(tiles)))
-            columns.append(starts[k])
+            columns.append(starts[k] + int(operand.tile.is_local) * LX_BYTES * tiles)
             owners += [operand.tile.owner] * len(tiles)
         moving = [dim for d, (dim, _, _) in enumerate(slices) if d not in fixed[k]]
-        tensors.append(_tensor(k, operand, intent, numbers, moving, name))
-    extents = {**{dim: extent for dim, extent, _ in slices}, **intent.extents}
+        tensor = _tensor(k, operand, intent, numbers, moving)
+        if intent.indices and k == (0 if intent.gathers else len(operands) - 1):
+            tensor = replace(tensor, indirection=Indirection.VALUE)
+        tensors.append(tensor)
+    own = {dim: extent for dim, extent, _ in slices}
     operation = Operation(
-        name=intent.name,
-        file=name,
-        sdsc_name=name,
-        dims=tuple(extents),
-        extents=extents,
-        cores=tuple(tiles.tolist()),
-        slices={dim: extent for dim, extent, _ in slices},
+        name=intent.name, file=name, sdsc_name=name, dims=(*own, *intent.extents),
+        extents={**own, **intent.extents}, cores=tuple(tiles.tolist()), slices=own,
         core_slices=tuple({dim: int(row[c]) for dim, _, row in slices} for c in range(len(tiles))),
-        inputs=tuple(tensors[:-1]),
-        outputs=(tensors[-1],),
-        constants=dict(intent.constants),
-        constant_formats=dict.fromkeys(intent.constants, intent.constant_format),
+        inputs=tuple(tensors[: len(intent.inputs)]),
+        index_tensors=tuple(tensors[len(intent.inputs) : -1]),
+        outputs=(tensors[-1],), masks=intent.masks, constants=dict(intent.constants),
+        constant_formats=dict.fromkeys(intent.constants, FORMATS["f32"]),
+        index_steps=tuple((step, count) for _, step, count in intent.indices),
         data_format=tensors[-1].data_format,
-    )
+    )  # fmt: skip
     offsets = np.concatenate(columns, axis=1) if columns else np.zeros((len(rows), 0), np.int64)
-    return TileStatement(
-        operation, location, offsets, tuple(owners), key[rows], level.indices[rows]
-    )
+    places = intent.key[rows], level.indices[rows]
+    return TileStatement(operation, intent.location, offsets, tuple(owners), *places)
 
 
 def _slices(grid: Sequence[int], tiles: Int64Array) -> list[tuple[str, int, Int64Array]]:
@@ -177,40 +165,41 @@ def _constant_dims(starts: Int64Array, indices: Int64Array) -> set[int]:
 
 
 def _tensor(
-    index: int,
-    operand: Operand,
-    intent: Intent,
-    starts: tuple[int, ...],
-    moving: Sequence[str],
-    file: str,
+    index: int, operand: Operand, intent: Intent, starts: tuple[int, ...], moving: Sequence[str]
 ) -> Tensor:
     tile = operand.tile
-    lanes, bytes_ = tile.lanes, ELEMENT_BYTES[tile.element]
+    if operand.single:
+        pitches = dict(zip(operand.dims, tile.element_pitches, strict=True))
+        stick, lanes = operand.dims[-1], 1
+        scale = dict.fromkeys((*pitches, *moving), 1)
+    else:
+        pitches, scale, stick = _whole_sticks(operand, intent, moving)
+        lanes = tile.lanes
+    scale |= {dim: -1 for dim in intent.extents if dim not in scale}
+    order = (stick, *(dim for dim in scale if dim != stick))
+    return Tensor(
+        index=index, name=f"Tensor{index}", role="", json_path=intent.title,
+        component=Component.LX if tile.is_local else Component.HBM,
+        data_format=FORMATS[tile.element], word_length_bytes=ELEMENT_BYTES[tile.element],
+        dims=order, scale={dim: scale[dim] for dim in order},
+        stick_dims=(stick,), stick_sizes=(lanes,),
+        starts=starts, symbolic=starts[0] < 0,
+        pitches={dim: pitches.get(dim, 0) for dim in order},
+    )  # fmt: skip
+
+
+def _whole_sticks(
+    operand: Operand, intent: Intent, moving: Sequence[str]
+) -> tuple[dict[str, int], dict[str, int], str]:
+    """Pitches and scales of the dims of an operand of sticks, and the dim along its lanes."""
+    tile = operand.tile
     held = {
-        dim: tile.pitches[k]
+        dim: tile.pitches[k] or STICK_BYTES
         for k, dim in enumerate(operand.dims)
-        if tile.pitches[k] and (tile.shape[k] > 1 or k == tile.stick)
+        if (tile.pitches[k] and tile.shape[k] > 1) or (k == tile.stick and tile.shape[k] == 1)
     }
     stick = intent.stick if tile.stick is None else operand.dims[tile.stick]
     scale = dict.fromkeys((*held, *moving), 1)
     if stick not in scale:
         scale[stick] = -2
-    scale |= {dim: -1 for dim in intent.extents if dim not in scale}
-    order = (stick, *(dim for dim in scale if dim != stick))
-    pitches = {dim: held.get(dim, STICK_BYTES if dim == stick else 0) for dim in order}
-    return Tensor(
-        index=index,
-        name=f"Tensor{index}",
-        role="",
-        component=Component.LX if tile.is_local else Component.HBM,
-        data_format=FORMATS[tile.element],
-        word_length_bytes=bytes_,
-        dims=order,
-        scale={dim: scale[dim] for dim in order},
-        stick_dims=(stick,),
-        stick_sizes=(lanes,),
-        starts=starts,
-        symbolic=not tile.is_local,
-        json_path=file,
-        pitches=pitches,
-    )
+    return {stick: STICK_BYTES} | held, scale, stick

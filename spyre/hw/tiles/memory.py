@@ -1,276 +1,297 @@
-"""Numbers of a text, memory views, access tiles, loads and stores, while a function is traced."""
+"""Memory views, access tiles, loads and stores, while a function is traced.
+
+A view has parts: one, or those of a distributed view. An access tile of whole sticks inside of one
+part is an operand of the statement that uses it. Every other access is moved by elements: per part,
+the box of coordinates that both have, grouped by its extents; what is outside of a view of unknown
+sizes is 0, and not stored.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceFault, LaunchError
-from spyre.hw.spec import STICK_BYTES
-from spyre.hw.tiles.trace import Pending, Tracer, all_uses
-from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, Access, DataTile, Level, Number, View
+from spyre.hw.spec import LX_BYTES, STICK_BYTES
+from spyre.hw.tiles.trace import Pending, Site
+from spyre.hw.tiles.values import (
+    ELEMENT_BYTES,
+    FORMATS,
+    SCRATCHPAD,
+    Access,
+    DataTile,
+    Level,
+    Number,
+    Part,
+    View,
+)
+from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
-from spyre.mlir.tiles import Expression, TileOp, memory_space
+from spyre.mlir.tiles import memory_space
 
 Array = npt.NDArray[Any]
-SHAPES = ("index", "i64")
-"""Element types of constant tensors that give shapes, which are in types too."""
-VIEWING = (
-    "linalg.transpose", "linalg.broadcast", "tensor.expand_shape", "tensor.collapse_shape",
-    "tensor.reshape", "tensor.extract_slice",
-)  # fmt: skip
-"""Operations whose result is another view of their operand."""
 
 
-def trace_tile_id(tracer: Tracer, op: TileOp, level: Level) -> None:
-    rest = np.arange(level.active.shape[1])[None]
-    for k, name in enumerate(op.results):
-        if len(op.results) == 1:
-            ids = rest
-        else:
-            extent = tracer.grid[k] if k < len(tracer.grid) else 1
-            ids, rest = rest % extent, rest // extent
-        tracer.bind(op, name, Number(ids.astype(np.int64), level))
+# --- views --------------------------------------------------------------------------------------
 
 
-def trace_constant(tracer: Tracer, op: TileOp, level: Level) -> None:
-    type_, value = op.fields.get("!result"), op.fields["value"]
-    if type_ is None:
-        tracer.bind(op, op.results[0], Number(np.array([[value.text == "true"]]), level))
+def trace_view(site: Site) -> None:
+    """A view of one part."""
+    fields, type_ = site.op.fields, site.op.fields["!result"]
+    sizes, strides = (tuple(map(site.number, fields[key])) for key in ("sizes", "strides"))
+    if type_.element not in FORMATS:
+        site.refuse(f"memory of {type_.element}", f"one of {', '.join(FORMATS)}")
+    steps = tuple(same(site, stride) for stride in strides)
+    if min(steps, default=0) < 0:
+        site.refuse("a stride below 0", "strides from 0 on", str(steps))
+    owner, start = _place(site, site.number(fields["base"]), type_.element)
+    part = Part(owner, start, steps, (site.number(0),) * len(sizes), sizes)
+    _check_room(site, type_.element, part)
+    site.bind(View(type_.element, (part,), sizes, None in type_.shape, site.op))
+
+
+def _place(site: Site, base: Number, element: str) -> tuple[int, Number]:
+    """The owner of a view's memory, and the bytes from there to the view's first element."""
+    entry = site.op.attribute("memory_space")
+    space = memory_space(str(entry.value)) if entry is not None else None
+    start = base.at(site.level) * ELEMENT_BYTES[element]
+    if space is not None and space.is_local:
+        if space.tile is not None:  # as far from the running tile's scratchpad
+            start = start + (space.tile - np.arange(site.n_tiles)[None]) * LX_BYTES
+        return SCRATCHPAD, Number(start, site.level)
+    if base.origin is not None:
+        return base.origin, Number(start, site.level)
+    first = int(start.flat[0])
+    for number, pointer in enumerate(site.tracer.pointers.values()):
+        if pointer.tile is None and pointer.address is not None:
+            size = pointer.elements * ELEMENT_BYTES.get(pointer.element, 0)
+            if pointer.address <= first < pointer.address + size:
+                return number, Number(start - pointer.address, site.level)
+    raise LaunchError(
+        "SPY342", f"there is no memory at address {first:#x}", site.place,
+        expected=f"memory of the launch, as by -i @{first:#x}=FILE", found="nothing allocated",
+    )  # fmt: skip
+
+
+def _check_room(site: Site, element: str, part: Part) -> None:
+    """The elements of a view are in its argument (SPY343, SPY344), or in a scratchpad (SPY410)."""
+    level, bytes_ = site.level, ELEMENT_BYTES[element]
+    reach = sum((size.at(level) - 1) * t for size, t in zip(part.sizes, part.strides, strict=True))
+    low = np.broadcast_to(part.start.at(level), level.active.shape)
+    high = low + (reach + 1) * bytes_
+    if part.owner == SCRATCHPAD:
+        used = level.active & (high > low)
+        first, end = low % LX_BYTES, low % LX_BYTES + high - low
+        if (used & (end > LX_BYTES)).any():
+            raise DeviceFault(
+                "SPY410", "a view leaves the scratchpad of a tile", site.place,
+                expected=f"bytes 0 to {LX_BYTES}", found=f"up to byte {int(end[used].max())}",
+            )  # fmt: skip
+        if used.any():
+            site.tracer.scratchpad.block(int(first[used].min()), int(end[used].max()))
         return
-    text = str(value).removeprefix("dense<").removesuffix(">") if type_.is_shaped else value.text
-    numbers = [_literal(t, type_.scalar) for t in text.replace("[", "").replace("]", "").split(",")]
-    if type_.scalar in SHAPES and type_.is_shaped:  # the shape of a reshape, in its type too
-        tracer.bind(op, op.results[0], tracer._number(numbers[0], type_.scalar, level))
-        return
-    if len({*numbers}) > 1:
-        tracer.refuse(op, "a constant of several numbers", "dense<number>")
-    number = tracer._number(numbers[0], type_.scalar, level)
-    if not type_.is_shaped:
-        tracer.bind(op, op.results[0], number)
-    else:
-        tracer.bind(op, op.results[0], tracer.constant(number, type_.extents, type_.element))
-
-
-def _literal(text: str, kind: str) -> float:
-    """A number's value; hexadecimal digits are the bits of a float."""
-    text = text.strip()
-    if text in ("true", "false"):
-        return float(text == "true")
-    if "x" in text and kind in ("f16", "f32", "!spyreop.df16"):
-        bits = int(text, 16)
-        return float(
-            np.uint32(bits).view(np.float32) if kind == "f32" else np.uint16(bits).view(np.float16)
-        )
-    return float(text) if "." in text else int(text, 0)
-
-
-def trace_extract_argument(tracer: Tracer, op: TileOp, level: Level) -> None:
-    field_ = op.fields["field"].text
-    if field_ == "value":
-        tracer.bind(op, op.results[0], tracer.value(op.fields["argument"]))
-    else:
-        number = dict(op.fields["!argument"].details)[field_]
-        tracer.bind(op, op.results[0], Number(np.array([[number]]), level))
-
-
-def _mixed(tracer: Tracer, item: Any, level: Level) -> Number:
-    return Number(np.array([[item]]), level) if isinstance(item, int) else tracer.number(item)
-
-
-def trace_view(tracer: Tracer, op: TileOp, level: Level) -> None:
-    fields, type_ = op.fields, op.fields["!result"]
-    space = op.attribute("memory_space")
-    where = memory_space(str(space.value)) if space is not None else None
-    base = tracer.number(fields["base"])
-    if base.origin is None and not (where and where.is_local):
-        tracer.refuse(op, "an address of the program's own", "an argument")
-    if where is not None and where.is_local:
-        tracer.refuse(op, "a view of a scratchpad", "memory_space = #ktdp.memory_space<global>")
-    sizes = tuple(_mixed(tracer, item, level) for item in fields["sizes"])
-    strides = tuple(_mixed(tracer, item, level) for item in fields["strides"])
-    view = View(base, sizes, strides, type_.element, None in type_.shape, False, op.position)
-    if not view.is_clipped:
-        _check_argument(tracer, op, view, level)
-    tracer.bind(op, op.results[0], view)
-
-
-def _check_argument(tracer: Tracer, op: TileOp, view: View, level: Level) -> None:
-    """The elements of a view are in its argument: SPY343, SPY344."""
-    argument = [*tracer.pointers.values()][view.base.origin or 0]
-    stored, wanted = FORMATS.get(argument.element), FORMATS.get(view.element)
-    if stored != wanted:
+    argument = [*site.tracer.pointers.values()][part.owner]
+    if FORMATS.get(argument.element) != FORMATS[element]:
         raise LaunchError(
-            "SPY344", f"argument {argument.name} has other elements than its view",
-            tracer.place(op),
-            expected=view.element, found=argument.element,
+            "SPY344", f"argument {argument.name} has other elements than its view", site.place,
+            expected=element, found=argument.element,
         )  # fmt: skip
-    first = view.base.at(level)
-    pairs = list(zip(view.sizes, view.strides, strict=True))
-    reach = sum((s.at(level) - 1) * np.maximum(t.at(level), 0) for s, t in pairs)
-    below = sum((s.at(level) - 1) * np.minimum(t.at(level), 0) for s, t in pairs)
-    low, high = np.broadcast_arrays(first + below, first + reach + 1)
-    outside = (
-        np.broadcast_to((low < 0) | (high > argument.elements), level.active.shape) & level.active
-    )
+    outside = level.active & ((low < 0) | (high > argument.elements * bytes_))
     if outside.any():
-        row, tile = (int(k) for k in np.argwhere(outside)[0])
-        low, high = (np.broadcast_to(x, level.active.shape)[row, tile] for x in (low, high))
         raise LaunchError(
-            "SPY343", f"argument {argument.name} is too small for its view", tracer.place(op),
-            expected=f"{int(high)} elements", found=f"{argument.elements} elements",
+            "SPY343", f"argument {argument.name} is too small for its view", site.place,
+            expected=f"{int(high[outside][0]) // bytes_} elements",
+            found=f"{argument.elements} elements",
         )  # fmt: skip
 
 
-def _expression(tracer: Tracer, expression: Expression, level: Level) -> Number:
-    numbers = [tracer.number(name) for name in expression.names]
-    found = fold(expression.expr, [n.at(level) for n in numbers], (), INTEGERS)
-    return Number(np.atleast_2d(np.asarray(found, np.int64)), level)
-
-
-def trace_access_tile(tracer: Tracer, op: TileOp, level: Level) -> None:
-    module, view = tracer.program.module, tracer.value(op.fields["view"])
-    if not isinstance(view, View):
-        tracer.refuse(op, "a tile of a distributed view")
-    corner = [_expression(tracer, e, level) for e in op.fields["indices"]]
-    base_map = op.attribute("base_map")
-    if base_map is not None:
-        map_ = module.resolved(base_map.value)
-        values = [n.at(level) for n in corner]
-        corner = [
-            Number(np.atleast_2d(np.asarray(fold(r, values, (), INTEGERS), np.int64)), level)
-            for r in map_.results
-        ]
-    entry = op.attribute("access_tile_set")
-    assert entry is not None
-    points = module.resolved(entry.value)
-    symbols = [tracer.number(name).at(level) for name in op.fields.get("symbols", ())]
-    box = points.box(symbols)
-    if box is None or any(np.ndim(x) and np.size(x) > 1 for pair in box for x in pair):
-        tracer.refuse(op, "a set that is no box")
-    lows = [int(np.ravel(low)[0]) for low, _ in box]
-    extents = tuple(
-        int(np.ravel(high)[0]) - low + 1 for low, (_, high) in zip(lows, box, strict=True)
-    )
-    shifted = tuple(Number(n.at(level) + low, level) for n, low in zip(corner, lows, strict=True))
-    order = op.attribute("access_tile_order")
-    permutation = tuple(range(len(extents)))
-    if order is not None:
-        permutation = module.resolved(order.value).permutation
-    access = Access(view, shifted, extents, permutation, op.position)
-    if not view.is_clipped:
-        _check_inside(tracer, op, access, level)
-    tracer.bind(op, op.results[0], access)
-
-
-def _first_outside(access: Access, level: Level) -> tuple[int, int, int, int] | None:
-    """Dim, compute tile, coordinate and size of the view where an access tile leaves it."""
-    sizes = access.view.sizes
-    for dim, (corner, extent, size) in enumerate(
-        zip(access.corner, access.extents, sizes, strict=True)
-    ):
-        low = np.broadcast_to(corner.at(level), level.active.shape)
-        last, most = low + extent - 1, np.broadcast_to(size.at(level), level.active.shape)
-        outside = level.active & ((low < 0) | (last >= most))
-        if outside.any():
-            row, tile = (int(k) for k in np.argwhere(outside)[0])
-            wrong = low[row, tile] if low[row, tile] < 0 else last[row, tile]
-            return dim, tile, int(wrong), int(most[row, tile])
-    return None
-
-
-def _check_inside(tracer: Tracer, op: TileOp, access: Access, level: Level) -> None:
-    """A tile stays in its static view: DeviceFault SPY414 with tile, dim and coordinate."""
-    if (found := _first_outside(access, level)) is None:
-        return
-    dim, tile, wrong, most = found
-    raise DeviceFault(
-        "SPY414", f"a tile of data leaves its view on compute tile {tile}", tracer.place(op),
-        expected=f"coordinates from 0, below {most}, along dim {dim}", found=f"{wrong}",
-    )  # fmt: skip
-
-
-def memory_tile(tracer: Tracer, op: TileOp, access: Access, level: Level) -> DataTile:
-    """The memory of an access tile as an operand: whole sticks along the dim of stride 1."""
-    view = access.view
-    if view.is_clipped and _first_outside(access, level) is not None:
-        tracer.refuse(op, "a tile that leaves a view of unknown sizes", "a tile inside of the view")
-    _check_argument(tracer, op, view, level)
-    if view.element not in FORMATS:
-        tracer.refuse(op, f"a tile of {view.element}", f"one of {', '.join(FORMATS)}")
-    bytes_ = ELEMENT_BYTES[view.element]
-    strides = [_same(tracer, op, s.at(level)) for s in view.strides]
-    offset = view.base.at(level)
-    for corner, stride in zip(access.corner, strides, strict=True):
-        offset = offset + corner.at(level) * stride
-    lanes = STICK_BYTES // bytes_
-    wide = [d for d, extent in enumerate(access.extents) if extent > 1]
-    sticks = [d for d in wide if strides[d] == 1 and access.extents[d] % lanes == 0]
-    others = [strides[d] for d in wide if d not in sticks]
-    starts = offset * bytes_
-    if len(sticks) != 1 or any(s % lanes for s in others) or (starts % STICK_BYTES).any():
-        tracer.refuse(
-            op,
-            "a tile of memory that is no whole sticks",
-            found=f"extents {access.extents}, strides {strides}",
-        )
-    pitches = [
-        STICK_BYTES if d in sticks else strides[d] * bytes_ if access.extents[d] > 1 else 0
-        for d in range(len(strides))
-    ]
-    return DataTile(
-        access.shape, view.element, view.base.origin or 0, np.atleast_2d(starts), level,
-        tuple(pitches[d] for d in access.order), access.order.index(sticks[0]),
-    )  # fmt: skip
-
-
-def _same(tracer: Tracer, op: TileOp, values: Array) -> int:
+def same(site: Site, number: Number) -> int:
+    """A number that has to be one for all tiles and iterations."""
+    values = number.at(site.level)
     if values.size > 1 and (values != values.flat[0]).any():
-        tracer.refuse(op, "strides that differ between tiles")
+        site.refuse("a size or stride that differs between tiles")
     return int(values.flat[0])
 
 
-def trace_load(tracer: Tracer, op: TileOp, level: Level) -> None:
-    access = tracer.value(op.fields["tile"])
-    if not isinstance(access, Access):
-        tracer.refuse(op, "an indirect or distributed load")
-    result = op.results[0]
-    tile = memory_tile(tracer, op, access, level)
-    until = tracer.uses.get((tracer.now, result), tracer.now)
-    if not _is_folded(tracer, op, result):
-        tile = tracer.pointwise(op, "identity", [tile], tile.shape, level, None, until)
-    tracer.bind(op, result, tile)
+def trace_distributed(site: Site) -> None:
+    """The parts of a distributed view, each with the corner of its coordinate set."""
+    type_, parts = site.op.fields["!result"], []
+    for name in site.op.fields["views"]:
+        view = site.value(name)
+        assert isinstance(view, View)
+        entry = view.op.attribute("coordinate_set")
+        symbols = [item for item in view.op.fields["sizes"] if isinstance(item, str)]
+        points = None if entry is None else site.tracer.program.module.resolved(entry.value)
+        box = None if points is None else points.box(site.numbers(symbols))
+        if box is None:
+            site.refuse("a part whose coordinate set is no box", found=f"%{name}")
+        corner = tuple(_number(site, low) for low, _ in box)
+        sizes = tuple(_number(site, high - low + 1) for low, high in box)
+        parts.append(replace(view.parts[0], corner=corner, sizes=sizes))
+    ends = [
+        max(np.max(c.at(site.level) + n.at(site.level)) for c, n in pairs)
+        for pairs in zip(*(zip(p.corner, p.sizes, strict=True) for p in parts), strict=True)
+    ]
+    known = zip(type_.shape, ends, strict=True)
+    whole = tuple(_number(site, end if extent is None else extent) for extent, end in known)
+    site.bind(View(type_.element, tuple(parts), whole, None in type_.shape, site.op))
 
 
-def _is_folded(tracer: Tracer, op: TileOp, result: str) -> bool:
-    """True if the one use of a load is in its block, with no store between."""
-    block = tracer.block_of(op)
-    users = [k for k, other in enumerate(block) for name in all_uses(other) if name == result]
-    start = block.index(op)
-    if len(users) != 1 or (block[users[0]].regions and block[users[0]].name.startswith("scf.")):
-        return False
-    between = block[start + 1 : users[0]]
-    follow = block[users[0]]
-    if follow.name in VIEWING:
-        return False
-    return not any(
-        other.regions or other.name.startswith(("ktdp.store", "ktdp.inter")) for other in between
+def _number(site: Site, values: Any) -> Number:
+    return Number(np.atleast_2d(np.asarray(values, np.int64)), site.level)
+
+
+# --- access tiles ---------------------------------------------------------------------------------
+
+
+def trace_access_tile(site: Site) -> None:
+    """The box of coordinates from the values of the indices on."""
+    view, base_map = site.value(site.op.fields["view"]), site.resolved("base_map")
+    assert isinstance(view, View)
+    corner: list[Any] = [
+        fold(e.expr, site.numbers(e.names), (), INTEGERS) for e in site.op.fields["indices"]
+    ]
+    if base_map is not None:
+        corner = [fold(result, corner, (), INTEGERS) for result in base_map.results]
+    lows, extents, order = box_of(site, "access_tile")
+    shifted = tuple(_number(site, n + low) for n, low in zip(corner, lows, strict=True))
+    if not view.is_clipped:
+        for dim, (first, extent) in enumerate(zip(shifted, extents, strict=True)):
+            check_inside(site, view, dim, first.values, first.values + extent - 1)
+    site.bind(Access(view, shifted, extents, order))
+
+
+def box_of(site: Site, prefix: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Corner and extents of the set of an access, and the dim that each dim of the tile is."""
+    box = site.resolved(f"{prefix}_set").box(site.numbers(site.op.fields.get("symbols", ())))
+    if box is None:
+        site.refuse("a set that is no box")
+    lows, highs = (
+        tuple(same(site, _number(site, x)) for x in ends) for ends in zip(*box, strict=True)
     )
+    extents = tuple(high - low + 1 for low, high in zip(lows, highs, strict=True))
+    order = site.resolved(f"{prefix}_order")
+    return lows, extents, tuple(range(len(box))) if order is None else order.permutation
 
 
-def trace_store(tracer: Tracer, op: TileOp, level: Level) -> None:
-    access = tracer.value(op.fields["tile"])
-    if not isinstance(access, Access):
-        tracer.refuse(op, "an indirect or distributed store")
-    target = memory_tile(tracer, op, access, level)
-    found, _ = tracer._lookup(op.fields["value"])
-    if isinstance(found, Pending):
-        made = found.emit(target)
-        if made is target:
-            return
-        value = made
-    else:
-        value = tracer.tile(op.fields["value"], target.shape, target.element)
-    tracer.pointwise(op, "identity", [value], target.shape, level, target, tracer.now)
+def check_inside(site: Site, view: View, dim: int, low: Array, last: Array) -> None:
+    """First and last coordinate along a dim are in the view: DeviceFault SPY414."""
+    active = site.level.active
+    low, last, most = (
+        np.broadcast_to(x, active.shape) for x in (low, last, view.sizes[dim].at(site.level))
+    )
+    outside = active & ((low < 0) | (last >= most))
+    if outside.any():
+        row, tile = (int(k) for k in np.argwhere(outside)[0])
+        wrong = low[row, tile] if low[row, tile] < 0 else last[row, tile]
+        raise DeviceFault(
+            "SPY414", f"a tile of data leaves its view on compute tile {tile}", site.place,
+            expected=f"coordinates from 0, below {int(most[row, tile])}, along dim {dim}",
+            found=f"{int(wrong)}",
+        )  # fmt: skip
+
+
+Piece = tuple[DataTile, tuple[Array, ...], Level]
+"""Memory of a part of an access, where it begins in the access per dim of the tile, [row, tile],
+and the iterations and tiles that have it.
+"""
+
+
+def _pieces(site: Site, access: Access) -> list[Piece]:
+    """The access as boxes within the parts of its view. DeviceFault SPY414 for a hole."""
+    level, found = site.level, []
+    covered = np.zeros(level.active.shape, np.int64)
+
+    def stacked(numbers: Sequence[Number]) -> Int64Array:
+        return np.stack([np.broadcast_to(n.at(level), level.active.shape) for n in numbers])
+
+    corner, extents = stacked(access.corner), np.array(access.extents, np.int64)[:, None, None]
+    for part in access.view.parts:
+        low, size = stacked(part.corner), stacked(part.sizes)
+        first = np.maximum(corner, low)
+        counts = np.minimum(corner + extents, low + size) - first
+        inside = level.active & (counts > 0).all(axis=0)
+        covered = covered + np.where(inside, counts.prod(axis=0), 0)
+        for box in np.unique(counts[:, inside], axis=1).T:
+            chosen = inside & (counts == box[:, None, None]).all(axis=0)
+            own = level if (chosen == level.active).all() else level.restricted(chosen)
+            tile = _memory(site, access, part, first - low, tuple(box.tolist()))
+            found.append((tile, tuple((first - corner)[list(access.order)]), own))
+    missing = level.active & (covered < np.prod(access.extents))
+    if missing.any() and not access.view.is_clipped:
+        number = int(np.argwhere(missing)[0][1])
+        raise DeviceFault(
+            "SPY414", f"elements of a tile are in no part of its view, on compute tile {number}",
+            site.place, expected="a part that holds them", found="a hole between the parts",
+        )  # fmt: skip
+    return found
+
+
+def _memory(
+    site: Site, access: Access, part: Part, at: Int64Array, extents: tuple[int, ...]
+) -> DataTile:
+    """A box of a part: whole sticks along the dim of stride 1, or single elements (no stick)."""
+    element, order, strides = access.view.element, access.order, part.strides
+    bytes_ = ELEMENT_BYTES[element]
+    lanes = STICK_BYTES // bytes_
+    steps = np.array(strides, np.int64)[:, None, None]
+    starts = part.start.at(site.level) + (at * steps).sum(axis=0) * bytes_
+    wide = [d for d, extent in enumerate(extents) if extent > 1]
+    sticks = [d for d in wide if strides[d] == 1 and extents[d] % lanes == 0]
+    others = [strides[d] for d in wide if d not in sticks]
+    whole = len(sticks) == 1 and not any(s % lanes for s in others)
+    whole = whole and not (np.where(site.level.active, starts, 0) % STICK_BYTES).any()
+    pitches = [
+        0 if extents[d] == 1 else STICK_BYTES if whole and d in sticks else strides[d] * bytes_
+        for d in order
+    ]
+    if len(starts) > 1 and (starts == starts[:1]).all():
+        starts = starts[:1]
+    return DataTile(
+        tuple(extents[d] for d in order), element, part.owner, starts, site.level,
+        tuple(pitches), order.index(sticks[0]) if whole else None,
+    )  # fmt: skip
+
+
+# --- loads and stores -----------------------------------------------------------------------------
+
+
+def trace_load(site: Site, access: Access) -> None:
+    """A view of whole sticks if its one use is near, else a copy in the scratchpads."""
+    pieces = _pieces(site, access)
+    if _is_operand(access, pieces, site.level):
+        tile = pieces[0][0]
+        site.bind(tile if site.is_only_used_by() else site.copy(tile))
+        return
+    tile = site.rows(access.shape, access.view.element)
+    if access.view.is_clipped:
+        site.write(site.constant(site.number(0), tile.shape, tile.element), tile)
+    for memory, at, own in pieces:
+        site.at(own).move(memory, tile.part(at, memory.shape, own))
+    site.bind(tile)
+
+
+def _is_operand(access: Access, pieces: Sequence[Piece], level: Level) -> bool:
+    """True for whole sticks of one part, on all tiles that take part."""
+    if len(pieces) != 1:
+        return False
+    tile, _, own = pieces[0]
+    return own is level and tile.shape == access.shape and tile.stick is not None
+
+
+def trace_store(site: Site, access: Access) -> None:
+    """The statement that computes the value writes whole sticks; all else is moved."""
+    name, pieces = site.op.fields["value"], _pieces(site, access)
+    if _is_operand(access, pieces, site.level):
+        target, found = pieces[0][0], site.tracer.scope_of(name)[name]
+        made = found.emit(target) if isinstance(found, Pending) else None
+        if made is not target:
+            site.write(made or site.tile(name, target.shape, target.element), target)
+        return
+    value = site.tile(name, access.shape, access.view.element)
+    for memory, at, own in pieces:
+        site.at(own).move(value.part(at, memory.shape, own), memory)

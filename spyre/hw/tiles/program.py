@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Finding, SourceLocation
+from spyre.hw.spec import LX_BASE
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import (
@@ -33,8 +34,8 @@ class TileStatement:
     """One statement on one set of tiles.
 
     ``offsets``: bytes from the start of an argument, [instance, symbol]; ``owners``: the argument
-    of each symbol. ``key``: places of the instances in program order, [instance, column].
-    ``indices``: induction variables of the loops around it, [instance, depth].
+    of each symbol, -1 in scratchpads. ``key``: places of the instances in program order,
+    [instance, column]. ``indices``: induction variables of the loops around it, [instance, depth].
     """
 
     operation: Operation
@@ -100,6 +101,8 @@ class TracedProgram:
         )
 
     def _start_of(self, argument: int) -> IndexValue:
+        if argument < 0:
+            return IndexValue(LX_BASE)
         if argument == self.n_arguments:
             return IndexValue(0, ((InputAtom("allocation", 0, "allocation0"), 1),))
         return IndexValue(0, ((InputAtom("parameter", argument, address_parameter(argument)), 1),))
@@ -126,7 +129,7 @@ class TracedProgram:
     ) -> Schedule:
         """All instances in order, with the addresses of this launch."""
         given = [parameter_values[p.name] for p in self.parameters]
-        starts = np.array([*given, *allocation_addresses], np.int64)
+        starts = np.array([*given, *allocation_addresses, LX_BASE], np.int64)
         symbols = tuple(s.offsets + starts[list(s.owners)] for s in self.statements)
         return Schedule(*self._order, symbols, tuple(s.indices for s in self.statements))
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.mlir.tiles import TileFunction, TileOp
 
+Spans = list[tuple[int, int]]
+"""Numbers of loops and of their last operations."""
+
 
 def last_uses(function: TileFunction) -> tuple[dict[int, int], dict[tuple[int, str], int]]:
     """Numbers of operations in textual order by identity, and per definition its last use.
@@ -20,45 +23,39 @@ def last_uses(function: TileFunction) -> tuple[dict[int, int], dict[tuple[int, s
     """
     numbers: dict[int, int] = {}
     uses: dict[tuple[int, str], int] = {}
-    scopes: list[dict[str, tuple[int, str]]] = [{p.name: (-1, p.name) for p in function.parameters}]
-    depths: dict[tuple[int, str], int] = {}
 
-    def visit(body: tuple[TileOp, ...], loops: list[tuple[int, int]]) -> None:
+    def visit(
+        body: tuple[TileOp, ...], outer: dict[str, int], loops: list[tuple[int, int]]
+    ) -> None:
+        made = dict(outer)
         for op in body:
             number = numbers[id(op)] = len(numbers)
             for name in op.uses():
-                key = next((s[name] for s in reversed(scopes) if name in s), None)
-                if key is not None:
-                    outside = [end for depth, end in loops if depth > depths.get(key, 0)]
-                    uses[key] = max(uses.get(key, 0), number, *outside[:1])
-            ends = number + sum(1 for region in op.regions for _ in _walk(region.body))
+                if (by := made.get(name)) is not None:
+                    ends = [end for start, end in loops if start > by]
+                    uses[by, name] = max(uses.get((by, name), 0), number, *ends[:1])
+            is_loop = op.name == "scf.for"
+            inner = [*loops, (number, number + len([*op.inside()]))] if is_loop else loops
             for region in op.regions:
-                inner = [*loops, (len(scopes), ends)] if op.name == "scf.for" else loops
-                scopes.append({name: (number, name) for name, _ in region.arguments})
-                depths.update({(number, name): len(scopes) - 1 for name, _ in region.arguments})
-                visit(region.body, inner)
-                scopes.pop()
-            scopes[-1].update({name: (number, name) for name in op.results})
-            depths.update({(number, name): len(scopes) - 1 for name in op.results})
+                arguments = {str(name): number for name, _ in region.arguments}
+                visit(region.body, {**made, **arguments}, inner)
+            made |= dict.fromkeys(op.results, number)
 
-    visit(function.body, [])
+    visit(function.body, dict.fromkeys((p.name for p in function.parameters), -1), [])
     return numbers, uses
 
 
-def _walk(body: tuple[TileOp, ...]) -> list[TileOp]:
-    found = []
-    for op in body:
-        found.append(op)
-        for region in op.regions:
-            found += _walk(region.body)
-    return found
+class BlockedError(Exception):
+    """Bytes of the scratchpads that have to be blocked before the function is traced."""
 
 
 @dataclass
 class Scratchpad:
-    """Allocator of the scratchpads. ``taken``: offset → (end, number of its last use)."""
+    """Allocator of the scratchpads. ``taken``: offset → (end, number of its last use); ``blocked``:
+    first bytes and ends of what the function has views of.
+    """
 
-    limit: int = LX_BYTES
+    blocked: tuple[tuple[int, int], ...] = ()
     taken: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def place(self, size_bytes: int, now: int, until: int) -> int | None:
@@ -66,14 +63,19 @@ class Scratchpad:
         self.taken = {at: pair for at, pair in self.taken.items() if pair[1] >= now}
         size = -(-size_bytes // STICK_BYTES) * STICK_BYTES
         low = 0
-        for at in sorted(self.taken):
+        for at, end in sorted([*self.blocked, *((at, end) for at, (end, _) in self.taken.items())]):
             if at - low >= size:
                 break
-            low = max(low, self.taken[at][0])
-        if low + size > self.limit:
+            low = max(low, -(-end // STICK_BYTES) * STICK_BYTES)
+        if low + size > LX_BYTES:
             return None
         self.taken[low] = (low + size, until)
         return low
+
+    def block(self, low: int, end: int) -> None:
+        """Check that no values are placed where a view is. BlockedError if some may be."""
+        if not any(a <= low and end <= b for a, b in self.blocked):
+            raise BlockedError(low, end)
 
     def extend(self, offset: int, until: int) -> None:
         """Keep what holds byte ``offset`` until ``until`` at least."""

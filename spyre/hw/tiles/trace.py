@@ -9,7 +9,7 @@ the one that computes their value, where nothing comes between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,19 +26,12 @@ from spyre.errors import (
     UnsupportedError,
 )
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.tiles.lowering import SPARE, Intent, Operand, state
-from spyre.hw.tiles.numbers import (
-    comparison,
-    float_operation,
-    integer_operation,
-    is_integer_operation,
-    wrapped,
-)
+from spyre.hw.tiles.lowering import SPARE, Intent, Operand
+from spyre.hw.tiles.numbers import wrapped
 from spyre.hw.tiles.program import TileStatement, TracedKernel, TracedProgram
 from spyre.hw.tiles.storage import Scratchpad, last_uses
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
-    FORMATS,
     PAIR,
     SCRATCHPAD,
     DataTile,
@@ -47,44 +40,35 @@ from spyre.hw.tiles.values import (
     Value,
     slot_pitches,
 )
+from spyre.layout import Int64Array
 from spyre.mlir.program import relocate
-from spyre.mlir.tiles import (
-    KtirProgram,
-    TileFunction,
-    TileOp,
-    Type,
-    operation_rows,
-)
+from spyre.mlir.tiles import KtirProgram, TileFunction, TileOp, Type
 
 Array = npt.NDArray[Any]
 MOST_INSTANCES = 4_000_000
-COMPARISONS = {
-    "eq": "equal", "ne": "notequal", "gt": "greaterthan", "ge": "greaterequal",
-    "lt": "lesserthan", "le": "lesserequal",
-}  # fmt: skip
-ENGINE_NAMES = {"gelu": "gelufwd"}
-HALF_ONLY = ("log", "tanh", "gelufwd", "softplus")
-"""Operations of the engine on 16-bit floats alone."""
-_NOT_YET = "a tile of whole sticks"
+FLOATS = ("f16", "f32", "bf16", "!spyreop.df16")
+_SCALARS = ("ktdp.construct_", "arith.constant", "arith.index", "tensor.empty")
 
 
 @dataclass(frozen=True, eq=False)
 class PointerArgument:
-    """A pointer: ``elements`` of ``element`` are at it."""
+    """A pointer: ``elements`` of ``element`` are at it.
+
+    ``address``: byte at which the program expects them, in the scratchpad of ``tile`` or in device
+    memory; None for an argument of the function.
+    """
 
     name: str
     element: str
     elements: int
+    address: int | None = None
+    tile: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Pending:
     """A value whose computation waits for the store that may be its output."""
 
-    number: int
-    until: int
-    shape: tuple[int, ...]
-    element: str
     emit: Callable[[DataTile | None], DataTile]
 
 
@@ -93,8 +77,8 @@ class Tracer:
     """The walk over one function.
 
     ``pointers``: by parameter name; ``numbers``: of the other parameters. ``half``: rounds to the
-    run's 16-bit format. ``handlers``: what traces an operation that is not elementwise. The
-    constants' memory is the argument after the last pointer.
+    run's 16-bit format. ``handler``: traces one operation. The constants' memory is the argument
+    after the last pointer. ``places``, ``uses``: of `last_uses`.
     """
 
     program: KtirProgram
@@ -102,12 +86,14 @@ class Tracer:
     pointers: Mapping[str, PointerArgument]
     numbers: Mapping[str, float]
     half: Callable[[Array], Array]
-    handlers: Mapping[str, Callable[[Tracer, TileOp, Level], None]]
+    handler: Callable[[Site], None]
+    scratchpad: Scratchpad
     statements: list[TileStatement] = field(default_factory=list)
     constants: dict[tuple[str, float], int] = field(default_factory=dict)
-    scopes: list[dict[str, tuple[Value | Pending, int]]] = field(default_factory=list)
-    scratchpad: Scratchpad = field(default_factory=Scratchpad)
+    scopes: list[dict[str, Value | Pending]] = field(default_factory=list)
     targets: dict[str, DataTile] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
+    uses: dict[tuple[int, str], int] = field(default_factory=dict)
     sequence: int = 0
     reserved_bytes: int = 0
     spilled: int = 0
@@ -115,25 +101,43 @@ class Tracer:
     def trace(self, file: Path) -> TracedKernel:
         """The function's statements."""
         self.places, self.uses = last_uses(self.function)
-        grid = self.program.grid(self.function.name)
-        self.grid = grid
-        n_tiles = prod(grid)
-        none = np.zeros((1, 0), np.int64)
-        level = Level(None, np.zeros(1, np.int64), np.ones((1, n_tiles), np.bool_), none, none)
+        self.grid = self.program.grid(self.function.name)
+        active, none = np.ones((1, prod(self.grid)), np.bool_), np.zeros((1, 0), np.int64)
+        bodies = [self.function.body]
+        bodies += [region.body for op in self.function.walk() for region in op.regions]
+        self.blocks = {id(op): body for body in bodies for op in body}
+        self.root = Level(None, np.zeros(1, np.int64), active, none, none)
+        whole = Site(self, TileOp("launch", position=self.function.position), self.root)
         self.scopes = [{}]
         for parameter in self.function.parameters:
-            name = parameter.name
+            name, type_ = parameter.name, parameter.type
             if name in self.pointers:
                 argument = [*self.pointers].index(name)
-                value = Number(np.zeros((1, 1), np.int64), level, argument)
+                value = Number(np.zeros((1, 1), np.int64), self.root, argument)
             else:
-                value = self._number(
-                    self.numbers[name], parameter.type.element or parameter.type.kind, level
-                )
-            self.scopes[0][name] = value, -1
-        self.run_body(self.function.body, level)
+                value = whole.typed(self.numbers[name], type_.element or type_.kind)
+            self.scopes[0][name] = value
+        self._exchange(whole, True)
+        self.run_body(self.function.body, self.root)
+        self._exchange(whole, False)
         program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
         return TracedKernel(file, program, tuple(self.constants), self._notes())
+
+    def _exchange(self, site: Site, is_begin: bool) -> None:
+        """Bring memory that the launch gives to the scratchpads, or their content back."""
+        for number, pointer in enumerate(self.pointers.values()):
+            if pointer.tile is None:
+                continue
+            shape, pitches = (pointer.elements,), (ELEMENT_BYTES[pointer.element],)
+            outside, inside = (
+                DataTile(shape, pointer.element, owner, np.array([[at]]), self.root, pitches, None)
+                for owner, at in ((number, 0), (SCRATCHPAD, pointer.address or 0))
+            )
+            first = pointer.address or 0
+            self.scratchpad.block(first, first + pointer.elements * pitches[0])
+            mine = np.arange(prod(self.grid))[None] == pointer.tile
+            pair = (outside, inside) if is_begin else (inside, outside)
+            site.at(self.root.restricted(mine)).move(*pair)
 
     def _notes(self) -> tuple[Finding, ...]:
         if not self.spilled:
@@ -142,215 +146,41 @@ class Tracer:
         place = self.program.module.locate(self.function.position)
         return (Finding("SPY197", Severity.WARNING, message, place, hint="use smaller tiles"),)
 
-    # --- places, errors, names ------------------------------------------------------------------
+    def run_body(
+        self, body: Sequence[TileOp], level: Level, names: Mapping[str, Value] | None = None
+    ) -> list[Value]:
+        """Trace the operations of a block, ``names`` its arguments; what it yields."""
+        self.scopes.append(dict(names or {}))
+        for op in body:
+            self.sequence += 1
+            try:
+                self.handler(Site(self, op, level))
+            except SpyreError as error:
+                if error.finding.location is None:
+                    place = self.program.module.locate(op.position)
+                    raise relocate(error, type(error), place) from None
+                raise
+        ends = [op.fields.get("values", ()) for op in body[-1:]]
+        yielded = [self.value(name) for names in ends for name in names]
+        self.scopes.pop()
+        return yielded
 
-    def place(self, op: TileOp) -> SourceLocation | None:
-        """Where an operation is in the text."""
-        return self.program.module.locate(op.position)
-
-    def refuse(self, op: TileOp, what: str, expected: str = _NOT_YET, found: str = "") -> NoReturn:
-        """UnsupportedError SPY557: the operation is right, but not simulated in this form."""
-        raise UnsupportedError(
-            "SPY557", f"{op.name}: {what} is not simulated", self.place(op),
-            expected=expected, found=found,
-        )  # fmt: skip
-
-    def _lookup(self, name: str) -> tuple[Value | Pending, int]:
-        return next(scope[name] for scope in reversed(self.scopes) if name in scope)
+    def scope_of(self, name: str) -> dict[str, Value | Pending]:
+        """The innermost scope that has a name."""
+        return next(scope for scope in reversed(self.scopes) if name in scope)
 
     def value(self, name: str) -> Value:
         """The value of a name; one that was waiting is computed now."""
-        found, number = self._lookup(name)
+        scope = self.scope_of(name)
+        found = scope[name]
         if isinstance(found, Pending):
-            computed = found.emit(None)
-            scope = next(scope for scope in reversed(self.scopes) if name in scope)
-            scope[name] = computed, number
-            return computed
+            found = scope[name] = found.emit(None)
         return found
 
-    def bind(self, op: TileOp, name: str, value: Value | Pending) -> None:
-        """Define ``name``; the storage of a tile lives until the name's last use."""
+    def last_use(self, op: TileOp, name: str) -> int:
+        """Number of the operation that uses a result last."""
         number = self.places[id(op)]
-        self.scopes[-1][name] = value, number
-        if isinstance(value, DataTile) and value.is_local:
-            self.scratchpad.extend(
-                int(value.offsets.flat[0]), self.uses.get((number, name), number)
-            )
-
-    def number(self, name: str) -> Number:
-        """A name's number."""
-        value = self.value(name)
-        if not isinstance(value, Number):
-            place = getattr(name, "start_pos", -1)
-            raise UnsupportedError(
-                "SPY194", f"%{name} depends on loaded data", self.program.module.locate(place),
-                expected="a number that is known when the program is launched",
-            )  # fmt: skip
-        return value
-
-    def tile(self, name: str, shape: tuple[int, ...] = (), element: str = "") -> DataTile:
-        """A name's tile; a number becomes a constant tile of ``shape``."""
-        value = self.value(name)
-        if isinstance(value, Number):
-            return self.constant(value, shape, element)
-        assert isinstance(value, DataTile)
-        return value
-
-    def _number(self, value: Any, kind: str, level: Level) -> Number:
-        """A number of the type ``kind``, the same on all tiles, rounded to the type."""
-        array = np.asarray([[value]])
-        if kind in ("f16", "f32", "bf16", "!spyreop.df16"):
-            return Number(self._rounded(array.astype(np.float64), kind), level)
-        return Number(wrapped(array.astype(np.int64), kind), level)
-
-    def _rounded(self, values: Array, kind: str) -> Array:
-        with np.errstate(over="ignore"):
-            single = np.asarray(values, np.float64).astype(np.float32)
-        return self.half(single) if kind in ("f16", "!spyreop.df16") else single
-
-    def constant(self, number: Number, shape: tuple[int, ...], element: str) -> DataTile:
-        """A tile of one number, read from the constants' memory."""
-        values = np.asarray(number.values, np.float64)
-        distinct, which = np.unique(values, return_inverse=True)
-        kind = "f32" if element == "f32" else "f16" if element in FORMATS else element
-        if kind == "i1":
-            kind = "f16"
-        at = [self.constants.setdefault((kind, float(v)), len(self.constants)) for v in distinct]
-        offsets = STICK_BYTES * np.array(at, np.int64)[which.reshape(values.shape)]
-        value = float(distinct[0]) if len(distinct) == 1 else None
-        return DataTile(
-            shape, kind, len(self.pointers), offsets, number.level, (0,) * len(shape), None, value
-        )
-
-    # --- the walk -------------------------------------------------------------------------------
-
-    def run_body(self, body: Sequence[TileOp], level: Level) -> None:
-        """Trace the operations of a block."""
-        for op in body:
-            self._operation(op, level)
-
-    def _operation(self, op: TileOp, level: Level) -> None:
-        self.now = self.places[id(op)]
-        self.sequence += 1
-        try:
-            if (handler := self.handlers.get(op.name)) is not None:
-                handler(self, op, level)
-            elif (row := operation_rows()[op.name]).result:
-                self._compute(op, row.engine, level)
-        except SpyreError as error:
-            if error.finding.location is None:
-                raise relocate(error, type(error), self.place(op)) from None
-            raise
-
-    def _compute(self, op: TileOp, engine: str, level: Level) -> None:
-        """An elementwise operation on numbers or tiles."""
-        names = [*op.uses()]
-        values = [self.value(name) for name in names]
-        if all(isinstance(v, Number) for v in values):
-            self.bind(op, op.results[0], self._on_numbers(op, values, level))
-            return
-        self._elementwise(op, ENGINE_NAMES.get(engine, engine), names, level)
-
-    def _on_numbers(self, op: TileOp, values: Sequence[Any], level: Level) -> Number:
-        fields, name = op.fields, op.name.partition(".")[2]
-        arrays = [v.at(level) for v in values]
-        origins = {v.origin for v in values if v.origin is not None}
-        kind = (
-            fields["!T"].kind
-            if "!T" in fields
-            else fields.get("!a", fields.get("!types", (None,))[-1])
-        )
-        kind = kind if isinstance(kind, str) else kind.kind
-        if name == "select":
-            found = np.where(arrays[0], arrays[1], arrays[2])
-        elif name in ("cmpi", "cmpf"):
-            found = comparison(fields["predicate"].text, arrays[0], arrays[1], kind)
-        elif "!result" in fields:
-            found = self._cast(fields["!result"].kind, arrays[0], kind)
-        elif is_integer_operation(name):
-            found = integer_operation(
-                name, arrays[0], arrays[1], kind, level.active, self.place(op)
-            )
-        else:
-            computed = float_operation(name, *arrays)
-            if computed is None:
-                self.refuse(op, "this function of a number", "arithmetic, exp, sqrt")
-            found = self._rounded(computed, kind)
-        if origins and name not in ("addi", "subi", "index_cast", "index_castui", "select"):
-            self.refuse(op, "this arithmetic on an address", "addition")
-        return Number(np.atleast_2d(found), level, origins.pop() if origins else None)
-
-    def _cast(self, target: str, values: Array, source: str) -> Array:
-        if target in ("f16", "f32", "bf16", "!spyreop.df16"):
-            return self._rounded(values.astype(np.float64), target)
-        if values.dtype.kind == "f":
-            return wrapped(np.trunc(values).astype(np.int64), target)
-        return wrapped(values.astype(np.int64), target)
-
-    # --- statements -----------------------------------------------------------------------------
-
-    def slot(
-        self, shape: tuple[int, ...], element: str, stick: int | None, level: Level, until: int
-    ) -> DataTile:
-        """New storage for a tile."""
-        pitches, size = slot_pitches(shape, element, stick)
-        offset = self.scratchpad.place(size, self.now, until)
-        root = level
-        while root.parent is not None:
-            root = root.parent
-        if offset is None:
-            count = root.active.shape[1]
-            offsets = self.reserve(size * count) + size * np.arange(count)[None]
-            self.spilled += size
-        else:
-            offsets = np.full((1, 1), offset, np.int64)
-        owner = SCRATCHPAD if offset is not None else self.reserved_owner
-        return DataTile(shape, element, owner, offsets, root, tuple(pitches), stick)
-
-    def emit(
-        self,
-        op: TileOp,
-        name: str,
-        inputs: Sequence[Operand],
-        output: Operand,
-        extents: Mapping[str, int],
-        stick: str,
-        level: Level,
-        constants: Mapping[str, int] | None = None,
-    ) -> None:
-        """State an operation of the engine over the rows of ``level``."""
-        if not level.active.any():
-            return
-        self.sequence += 1
-        key = np.column_stack((level.key, np.full(level.rows, self.sequence, np.int64)))
-        place = self.place(op)
-        where = "" if place is None else f"{place.line}:{place.column} "
-        title = f"{where}{op.name}"
-        taken = sum(s.operation.sdsc_name.startswith(title) for s in self.statements)
-        title = title if not taken else f"{title} [{taken}]"
-        intent = Intent(name, tuple(inputs), output, extents, stick, constants or {})
-        self.statements += state(intent, level, key, self.grid, title, place)
-        if sum(len(s.key) for s in self.statements) > MOST_INSTANCES:
-            raise LaunchError(
-                "SPY175", "too many iterations", place,
-                expected=f"at most {MOST_INSTANCES} executes in one launch",
-            )  # fmt: skip
-
-    def copy_back(
-        self, op: TileOp, made: Sequence[DataTile], places: Sequence[DataTile], level: Level
-    ) -> None:
-        """Copy values to the places of those they replace, through another place where they are
-        one of those themselves.
-        """
-        moved = []
-        for tile, place in zip(made, places, strict=True):
-            if tile.begins_as(place) and tile.pitches == place.pitches:
-                continue
-            if any(tile.begins_as(other) for other in places):
-                tile = self.pointwise(op, "identity", [tile], tile.shape, level, None, self.now)
-            moved.append((tile, place))
-        for tile, place in moved:
-            self.pointwise(op, "identity", [tile], place.shape, level, place, self.now)
+        return self.uses.get((number, name), number)
 
     @property
     def reserved_owner(self) -> int:
@@ -362,66 +192,267 @@ class Tracer:
         offset, self.reserved_bytes = self.reserved_bytes, self.reserved_bytes + size_bytes
         return offset
 
-    def along_lanes(
-        self, op: TileOp, tiles: Sequence[DataTile], level: Level
-    ) -> tuple[list[DataTile], int | None]:
-        """The tiles with one dim along lanes, and that dim; it is the last that any of them has."""
-        sticks = [t.stick for t in tiles if t.stick is not None]
-        if not sticks:
-            return list(tiles), None
-        stick = max(sticks)
-        found = []
-        for tile in tiles:
-            if tile.stick not in (None, stick):
-                tile = self.restick(op, tile, stick, level)
-            elif tile.stick is None and tile.pitches[stick]:
-                self.refuse(op, "single elements of sticks beside whole sticks")
-            found.append(tile)
-        return found, stick
+    def repeated(self, level: Level, counts: Int64Array) -> tuple[Level, Int64Array]:
+        """So many iterations for each of ``level``, and their numbers."""
+        parents = np.repeat(np.arange(level.rows), counts)
+        trip = np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.sequence += 1
+        key = np.column_stack((level.key[parents], np.full(len(parents), self.sequence), trip))
+        indices = np.column_stack((level.indices[parents], trip))
+        return Level(level, parents, level.active[parents], indices, key), trip
 
-    def restick(self, op: TileOp, tile: DataTile, stick: int, level: Level) -> DataTile:
-        """The tile with dim ``stick`` along lanes."""
-        sizes = [tile.shape[stick], tile.shape[tile.stick or 0]]
-        if any(size % tile.lanes for size in sizes):
-            self.refuse(op, "a transposition of ragged tiles", found=str(tile.shape))
-        result = self.slot(tile.shape, tile.element, stick, level, self.now)
+
+@dataclass(frozen=True)
+class Site:
+    """An operation where it is traced: over the iterations and tiles of ``level``."""
+
+    tracer: Tracer
+    op: TileOp
+    level: Level
+
+    def at(self, level: Level) -> Site:
+        """The operation over other iterations or tiles."""
+        return replace(self, level=level)
+
+    @property
+    def now(self) -> int:
+        """Number of the operation."""
+        return self.tracer.places.get(id(self.op), -1)
+
+    @property
+    def until(self) -> int:
+        """Number of the last operation that uses its result."""
+        return self.tracer.last_use(self.op, self.op.results[0]) if self.op.results else self.now
+
+    @property
+    def place(self) -> SourceLocation | None:
+        """Where it is in the text."""
+        return self.tracer.program.module.locate(self.op.position)
+
+    @property
+    def n_tiles(self) -> int:
+        """Tiles of the grid."""
+        return int(self.level.active.shape[1])
+
+    def refuse(self, what: str, expected: str = "another form", found: str = "") -> NoReturn:
+        """UnsupportedError SPY557: the operation is right, but not simulated in this form."""
+        raise UnsupportedError(
+            "SPY557", f"{self.op.name}: {what} is not simulated", self.place,
+            expected=expected, found=found,
+        )  # fmt: skip
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def resolved(self, key: str) -> Any:
+        """An attribute's value, aliases resolved; None if it is not given."""
+        entry = self.op.attribute(key)
+        return None if entry is None else self.tracer.program.module.resolved(entry.value)
+
+    def value(self, name: str) -> Value:
+        """The value of a name."""
+        return self.tracer.value(name)
+
+    def number(self, item: str | int) -> Number:
+        """A name's number, or one that is written."""
+        if isinstance(item, int):
+            return Number(np.array([[item]]), self.level)
+        value = self.value(item)
+        if not isinstance(value, Number):
+            place = self.tracer.program.module.locate(getattr(item, "start_pos", -1))
+            raise UnsupportedError(
+                "SPY194", f"%{item} depends on loaded data", place,
+                expected="a number that is known when the program is launched",
+            )  # fmt: skip
+        return value
+
+    def numbers(self, items: Sequence[str | int]) -> tuple[Array, ...]:
+        """Numbers by the iterations of the operation, [row, tile] each."""
+        return tuple(self.number(item).at(self.level) for item in items)
+
+    def tile(self, name: str, shape: tuple[int, ...] = (), element: str = "") -> DataTile:
+        """A name's tile; a number becomes a constant tile of ``shape``."""
+        value = self.value(name)
+        if isinstance(value, Number):
+            return self.constant(value, shape, element)
+        assert isinstance(value, DataTile)
+        return value
+
+    def typed(self, value: Any, kind: str) -> Number:
+        """A number of the type ``kind``, the same on all tiles, rounded to the type."""
+        return Number(self.rounded(np.asarray([[value]]), kind), self.level)
+
+    def rounded(self, values: Array, kind: str) -> Array:
+        """Numbers as ones of the type ``kind``; fractions towards zero as integers."""
+        if kind not in FLOATS:
+            return wrapped(np.trunc(values).astype(np.int64), kind)
+        with np.errstate(over="ignore"):
+            single = np.asarray(values, np.float64).astype(np.float32)
+        return single if kind in ("f32", "bf16") else self.tracer.half(single)
+
+    def constant(self, number: Number, shape: tuple[int, ...], element: str) -> DataTile:
+        """A tile of one number, read from the constants' memory."""
+        tracer, values = self.tracer, np.asarray(number.values, np.float64)
+        distinct, which = np.unique(values, return_inverse=True)
+        kind = "f16" if element in ("i1", "!spyreop.df16") else element
+        kept = tracer.constants
+        at = [kept.setdefault((kind, float(v)), len(kept)) for v in distinct]
+        offsets = STICK_BYTES * np.array(at, np.int64)[which.reshape(values.shape)]
+        value = float(distinct[0]) if len(distinct) == 1 else None
+        pitches, owner = (0,) * len(shape), len(tracer.pointers)
+        return DataTile(shape, kind, owner, offsets, number.level, pitches, None, value)
+
+    def bind(self, value: Value | Pending, name: str = "") -> None:
+        """Define a result; the storage of a tile lives until its last use."""
+        name = name or self.op.results[0]
+        self.tracer.scopes[-1][name] = value
+        if isinstance(value, DataTile):
+            self.keep(value, self.tracer.last_use(self.op, name))
+
+    def keep(self, tile: DataTile, until: int) -> None:
+        """Keep the storage of a tile until then."""
+        if tile.is_local:
+            self.tracer.scratchpad.extend(int(tile.offsets.flat[0]), until)
+
+    def bind_computed(self, compute: Callable[[DataTile | None], DataTile]) -> None:
+        """Define the result as what ``compute`` gives, which may write a given place; it waits if
+        only a store uses it.
+        """
+        name = self.op.results[0]
+        waits = self.is_only_used_by("ktdp.store")
+        self.bind(Pending(compute) if waits else compute(self.tracer.targets.get(name)))
+
+    def is_only_used_by(self, user: str = "") -> bool:
+        """True if the one use of the result is in its block, by ``user`` or any operation without a
+        block, and only numbers are computed in between (or nothing is stored).
+        """
+        body, name = self.tracer.blocks[id(self.op)], self.op.results[0]
+        after = body[[id(op) for op in body].index(id(self.op)) + 1 :]
+        users = [k for k, op in enumerate(after) for use in all_uses(op) if use == name]
+        if len(users) != 1:
+            return False
+        last, between = after[users[0]], after[: users[0]]
+        if user:
+            numbers = all(op.name.startswith(_SCALARS) or _is_scalar(op) for op in between)
+            return last.name == user and last.fields["value"] == name and numbers
+        stores = any(op.regions or op.name.startswith(("ktdp.store", "ktdp.in")) for op in between)
+        return not stores and not (last.regions and last.name.startswith("scf."))
+
+    # --- storage and statements -------------------------------------------------------------------
+
+    def slot(
+        self, shape: tuple[int, ...], element: str, stick: int | None, until: int | None = None
+    ) -> DataTile:
+        """New storage for a tile, as long as the result is used or ``until`` an operation."""
+        tracer = self.tracer
+        pitches, size = slot_pitches(shape, element, stick)
+        at = tracer.scratchpad.place(size, self.now, self.until if until is None else until)
+        owner, offsets = SCRATCHPAD, np.array([[at or 0]], np.int64)
+        if at is None:
+            owner = tracer.reserved_owner
+            offsets = tracer.reserve(size * self.n_tiles) + size * np.arange(self.n_tiles)[None]
+            tracer.spilled += size
+        return DataTile(shape, element, owner, offsets, tracer.root, tuple(pitches), stick)
+
+    def rows(self, shape: tuple[int, ...], element: str, until: int | None = None) -> DataTile:
+        """New storage for a tile with its last dim along lanes."""
+        return self.slot(shape, element, len(shape) - 1 if shape else None, until)
+
+    def emit(
+        self,
+        name: str,
+        inputs: Sequence[Operand],
+        output: Operand,
+        extents: Mapping[str, int],
+        stick: str,
+        **further: Any,
+    ) -> None:
+        """State an operation of the engine; ``further``: as of `Intent`."""
+        tracer, level = self.tracer, self.level
+        if not level.active.any():
+            return
+        tracer.sequence += 1
+        key = np.column_stack((level.key, np.full(level.rows, tracer.sequence, np.int64)))
+        where = "" if self.place is None else f"{self.place.line}:{self.place.column} "
+        title = f"{where}{self.op.name}"
+        taken = sum(s.operation.sdsc_name.startswith(title) for s in tracer.statements)
+        title = title if not taken else f"{title} [{taken}]"
+        tracer.statements += Intent(
+            name, tuple(inputs), output, extents, stick, level, key, tracer.grid, title, self.place,
+            **further,
+        ).statements()  # fmt: skip
+        if sum(len(s.key) for s in tracer.statements) > MOST_INSTANCES:
+            raise LaunchError(
+                "SPY175", "too many iterations", self.place,
+                expected=f"at most {MOST_INSTANCES} executes in one launch",
+            )  # fmt: skip
+
+    def move(
+        self,
+        source: DataTile,
+        target: DataTile,
+        indices: Sequence[tuple[DataTile, int, int]] = (),
+        gathers: bool = True,
+    ) -> None:
+        """Copy element by element; ``indices``: tiles of integers that move one side, each with the
+        bytes that an index counts and how many there are.
+        """
+        if not source.shape:
+            source, target = (tile.broadcast((1,), (0,)) for tile in (source, target))
+        dims = dims_of(source.shape)
+        own = tuple((Operand(tile, dims, True), step, count) for tile, step, count in indices)
+        extents = dict(zip(dims, source.shape, strict=True))
+        self.emit(
+            "identity", [Operand(source, dims, True)], Operand(target, dims, True), extents,
+            dims[-1], indices=own, gathers=gathers,
+        )  # fmt: skip
+
+    def copied(self, tile: DataTile, until: int | None = None) -> DataTile:
+        """A copy with the last dim along lanes."""
+        result = self.rows(tile.shape, tile.element, until)
+        self.move(tile, result)
+        return result
+
+    def resticked(self, tile: DataTile, stick: int) -> DataTile:
+        """A copy of the tile with dim ``stick`` along lanes."""
+        result = self.slot(tile.shape, tile.element, stick, self.now)
+        sizes = [tile.shape[stick], 1 if tile.stick is None else tile.shape[tile.stick]]
+        if tile.stick in (None, stick) or any(size % tile.lanes for size in sizes):
+            self.move(tile, result)
+            return result
         dims = dims_of(tile.shape)
         extents = dict(zip(dims, tile.shape, strict=True))
-        self.emit(op, "ReStickifyOpHBM", [Operand(tile, dims)], Operand(result, dims), extents,
-                  dims[stick], level)  # fmt: skip
+        operands = [Operand(tile, dims)], Operand(result, dims)
+        self.emit("ReStickifyOpHBM", *operands, extents, dims[stick])
         return result
 
     def pointwise(
         self,
-        op: TileOp,
         name: str,
         inputs: Sequence[DataTile],
         shape: tuple[int, ...],
-        level: Level,
-        target: DataTile | None,
-        until: int,
+        target: DataTile | None = None,
+        until: int | None = None,
         element: str = "",
-        constants: Mapping[str, int] | None = None,
+        **further: Any,
     ) -> DataTile:
-        """An elementwise operation, a conversion or a copy over ``shape``."""
-        tiles, stick = self.along_lanes(op, inputs, level)
+        """An elementwise operation, a conversion or a copy over ``shape``, into ``target`` if it
+        can be written there.
+        """
+        stick = max((t.stick for t in inputs if t.stick is not None), default=None)
+        tiles = [self._along(tile, stick) for tile in inputs]
         element = element or tiles[-1].element
-        constant = not any(t.varies for t in tiles)
-        if stick is None and shape and constant:
+        if stick is None and shape and not any(t.varies for t in tiles):
             stick = len(shape) - 1 if target is None else target.stick
         if target is not None and (
             (target.stick != stick and (stick is not None or target.stick is None))
-            or any(_overlaps(tile, target) for tile in tiles)
+            or any(t.begins_as(target) and t.pitches != target.pitches for t in tiles)
         ):
             target = None
         if target is not None and stick is None:
             stick = target.stick
-        result = target
-        if result is None:
-            result = self.slot(shape, element, stick, level, until)
+        result = target or self.slot(shape, element, stick, until)
         dims = dims_of(shape)
-        converts = {t.element for t in tiles} != {element}
-        lanes = PAIR if converts else STICK_BYTES // ELEMENT_BYTES[element]
+        lanes = PAIR if {t.element for t in tiles} != {element} else result.lanes
         extents = {
             dim: -(-size // lanes) * lanes if k == stick else size
             for k, (dim, size) in enumerate(zip(dims, shape, strict=True))
@@ -429,120 +460,39 @@ class Tracer:
         along = SPARE if stick is None else dims[stick]
         extents.setdefault(along, lanes)
         operands = [Operand(tile, dims) for tile in tiles]
-        self.emit(op, name, operands, Operand(result, dims), extents, along, level, constants)
+        self.emit(name, operands, Operand(result, dims), extents, along, **further)
         return result
 
-    def _elementwise(self, op: TileOp, name: str, names: Sequence[str], level: Level) -> None:
-        """An operation on tiles by its row; it waits if only a store uses its result."""
-        result, fields = op.results[0], op.fields
-        type_ = _result_type(op)
-        shape = type_.extents
-        element = fields["!T"].scalar if "!T" in fields else type_.scalar
-        if not shape and isinstance(type_, Type) and type_.kind != "tensor":
-            shape = ()
-        stored = self._stored(op, names)
-        tiles = [self.tile(n, shape, stored) for n in names]
-        number, until = self.places[id(op)], self.uses.get((self.places[id(op)], result), 0)
-        for tile in tiles:
-            if tile.is_local:
-                self.scratchpad.extend(int(tile.offsets.flat[0]), max(until, number))
-
-        def compute(target: DataTile | None) -> DataTile:
-            return self._computed(op, name, tiles, shape, element, level, target, until)
-
-        if self._only_stored(op, result):
-            self.bind(op, result, Pending(number, until, shape, element, compute))
-        else:
-            self.bind(op, result, compute(self.targets.get(result)))
-
-    def _stored(self, op: TileOp, names: Sequence[str]) -> str:
-        """Element type that constants among the operands are stored as."""
-        kinds = [v.element for v in map(self.value, names) if isinstance(v, DataTile)]
-        return kinds[-1]
-
-    def _computed(
-        self,
-        op: TileOp,
-        name: str,
-        tiles: Sequence[DataTile],
-        shape: tuple[int, ...],
-        element: str,
-        level: Level,
-        target: DataTile | None,
-        until: int,
-    ) -> DataTile:
-        short = op.name.partition(".")[2]
-        constants: dict[str, int] = {}
-        if short == "cmpf":
-            predicate = op.fields["predicate"].text
-            if predicate[1:] not in COMPARISONS:
-                self.refuse(op, f"the predicate {predicate}", "ordered comparisons")
-            return self.pointwise(
-                op, COMPARISONS[predicate[1:]], tiles, shape, level, target, until
-            )
-        if operation_rows()[op.name].rule == "cast":
-            return self._converted(op, tiles[0], shape, level, target, until)
-        if name == "softplus":
-            for key, constant in (("beta", "softplusBeta"), ("threshold", "softplusThresh")):
-                constants[constant] = int(np.float32(op.fields[key].value).view(np.int32))
-        if element not in FORMATS:
-            self.refuse(op, f"arithmetic on tiles of {element}", f"one of {', '.join(FORMATS)}")
-        if (element == "f32" and name in HALF_ONLY) or not _is_known(name):
-            self.refuse(op, f"{short} of {element}", "operations of docs/operations.md")
-        if tiles[0].element in ("i32", "si32"):
-            self.refuse(op, "integer arithmetic on tiles", "floats")
-        return self.pointwise(op, name, tiles, shape, level, target, until, constants=constants)
-
-    def _converted(
-        self,
-        op: TileOp,
-        tile: DataTile,
-        shape: tuple[int, ...],
-        level: Level,
-        target: DataTile | None,
-        until: int,
-    ) -> DataTile:
-        wanted = op.fields["!result"].scalar
-        names = {("f16", "f32"): "dl16tofp32", ("f32", "f16"): "fp32todl16"}
-        if FORMATS.get(wanted) == FORMATS[tile.element]:
+    def _along(self, tile: DataTile, stick: int | None) -> DataTile:
+        """The tile with dim ``stick`` along lanes, if it varies with it."""
+        if stick is None or tile.stick == stick or (tile.stick is None and not tile.pitches[stick]):
             return tile
-        if tile.value is not None:
-            return self.constant(
-                Number(self._rounded(np.array([[tile.value]]), wanted), tile.level), shape, wanted
-            )
-        name = names.get((tile.element, wanted))
-        if name is None:
-            self.refuse(op, f"a conversion from {tile.element} to {wanted}", "f16 and f32")
-        return self.pointwise(op, name, [tile], shape, level, target, until, wanted)
+        return self.resticked(tile, stick)
 
-    def _only_stored(self, op: TileOp, result: str) -> bool:
-        """True if the next operation that touches data is a store of ``result``, its only use."""
-        block = self.block_of(op)
-        uses = sum(name == result for other in block for name in all_uses(other))
-        for other in block[block.index(op) + 1 :]:
-            if other.name == "ktdp.store":
-                return uses == 1 and other.fields["value"] == result
-            if not other.name.startswith(("ktdp.construct_", "arith.constant")) and not _is_scalar(
-                other
-            ):
-                return False
-        return False
+    def copy(self, tile: DataTile, until: int | None = None) -> DataTile:
+        """A copy by whole sticks."""
+        return self.pointwise("identity", [tile], tile.shape, None, until)
 
-    def block_of(self, op: TileOp) -> tuple[TileOp, ...]:
-        """The block that holds an operation."""
-        blocks = [self.function.body, *(r.body for o in self.function.walk() for r in o.regions)]
-        return next(block for block in blocks if any(o is op for o in block))
+    def write(self, tile: DataTile, target: DataTile) -> None:
+        """Copy a value to its place."""
+        if tile.begins_as(target) and tile.pitches != target.pitches:
+            tile = self.copied(tile, self.now)
+        if tile.varies and tile.stick != target.stick:
+            self.move(tile, target)
+        else:
+            self.pointwise("identity", [tile], target.shape, target)
 
-
-def _overlaps(tile: DataTile, target: DataTile) -> bool:
-    """True if a tile shares its place in the scratchpads with ``target``, in another order."""
-    return tile.begins_as(target) and tile.pitches != target.pitches
-
-
-def _is_known(name: str) -> bool:
-    from spyre.hw.ops import OPS
-
-    return name in OPS
+    def copy_back(self, made: Sequence[DataTile], places: Sequence[DataTile]) -> None:
+        """Copy values to the places of those they replace, through another place where they are
+        one of those themselves.
+        """
+        moved = []
+        for tile, place in zip(made, places, strict=True):
+            if not tile.begins_as(place) or tile.pitches != place.pitches:
+                through = any(tile.begins_as(other) for other in places)
+                moved.append((self.copy(tile, self.now) if through else tile, place))
+        for tile, place in moved:
+            self.write(tile, place)
 
 
 def _is_scalar(op: TileOp) -> bool:
@@ -553,19 +503,18 @@ def _is_scalar(op: TileOp) -> bool:
 
 def all_uses(op: TileOp) -> list[str]:
     """Every value that an operation and its regions use."""
-    found: list[str] = [*op.uses()]
-    for region in op.regions:
-        for inner in region.body:
-            found += all_uses(inner)
-    return found
+    inside = [name for region in op.regions for inner in region.body for name in all_uses(inner)]
+    return [*op.uses(), *inside]
 
 
 def dims_of(shape: Sequence[int]) -> tuple[str, ...]:
+    """The dims of an operation over ``shape``."""
     return tuple(f"d{k}" for k in range(len(shape)))
 
 
-def _result_type(op: TileOp) -> Type:
+def result_type(op: TileOp) -> Type:
+    """The type of an elementwise operation's operands, or else of its result."""
     fields = op.fields
-    found = fields.get("!result", fields.get("!T", fields.get("!types", (None,))[-1]))
-    assert isinstance(found, Type)
-    return found.with_element("i1") if op.name.endswith(("cmpf", "cmpi")) else found
+    found = fields.get("!T") or fields.get("!outs") or fields.get("!result") or fields["!types"]
+    last: Type = found[-1] if isinstance(found, tuple) else found
+    return last

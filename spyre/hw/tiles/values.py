@@ -8,6 +8,7 @@ are 0 or other than those of their storage; they cost nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
-from spyre.mlir.tiles import Members
+from spyre.mlir.tiles import Members, TileOp
 
 BoolArray = npt.NDArray[np.bool_]
 ELEMENT_BYTES = {"f16": 2, "!spyreop.df16": 2, "bf16": 2, "f32": 4, "i32": 4, "si32": 4, "index": 4}
@@ -121,6 +122,35 @@ class DataTile:
         """False for one number in all elements."""
         return any(self.pitches)
 
+    @property
+    def element_pitches(self) -> tuple[int, ...]:
+        """Bytes from element to element along each dim."""
+        word = ELEMENT_BYTES[self.element]
+        return tuple(word if d == self.stick else p for d, p in enumerate(self.pitches))
+
+    def part(
+        self,
+        at: Sequence[npt.NDArray[Any]],
+        shape: tuple[int, ...],
+        level: Level,
+        strides: Sequence[int] = (),
+    ) -> DataTile:
+        """Single elements of it: ``shape`` from the position ``at`` on, [row, tile] per dim."""
+        pitches = self.element_pitches
+        moves = sum(place * pitch for place, pitch in zip(at, pitches, strict=True))
+        offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
+        steps = tuple(p * s for p, s in zip(pitches, strides or (1,) * len(pitches), strict=True))
+        return replace(self, shape=shape, offsets=offsets, level=level, pitches=steps, stick=None)
+
+    def in_rows(self, shape: tuple[int, ...]) -> DataTile:
+        """A row of elements in another shape, in whole sticks where its last dim is."""
+        steps = [prod(shape[k + 1 :]) * ELEMENT_BYTES[self.element] for k in range(len(shape))]
+        whole = bool(shape) and shape[-1] % self.lanes == 0
+        if whole:
+            steps[-1] = STICK_BYTES
+        stick = len(shape) - 1 if whole else None
+        return replace(self, shape=shape, pitches=tuple(steps), stick=stick)
+
     def begins_as(self, other: DataTile) -> bool:
         """True if it begins where ``other`` does; of tiles with places of the trace's choice."""
         same = self.offsets.flat[0] == other.offsets.flat[0]
@@ -128,18 +158,28 @@ class DataTile:
 
     def reshaped(self, shape: tuple[int, ...]) -> DataTile | None:
         """The same elements in another shape of as many; None if they would have to move."""
-        groups = _matching(self.shape, shape)
-        pitches: list[int] = []
-        stick = None
-        for own, other in groups:
-            found = _regrouped(self, own, [shape[k] for k in other])
-            if found is None:
+        runs: list[list[int]] = []  # extent and pitch of neighbours in memory, outermost first
+        for extent, pitch in zip(self.shape, self.element_pitches, strict=True):
+            if extent > 1 and runs and runs[-1][1] == extent * pitch:
+                runs[-1] = [runs[-1][0] * extent, pitch]
+            elif extent > 1:
+                runs.append([extent, pitch])
+        pitches, word, last = [0] * len(shape), ELEMENT_BYTES[self.element], None
+        for k in reversed(range(len(shape))):
+            if shape[k] == 1:
+                continue
+            if runs[-1][0] % shape[k]:
                 return None
-            new, along = found
-            if along is not None:
-                stick = other[along]
-            pitches += new
-        return replace(self, shape=shape, pitches=tuple(pitches), stick=stick)
+            pitches[k] = runs[-1][1]
+            last = k if last is None and pitches[k] == word and self.stick is not None else last
+            runs[-1] = [runs[-1][0] // shape[k], runs[-1][1] * shape[k]]
+            if runs[-1][0] == 1:
+                runs.pop()
+        if last is not None:
+            if shape[last] % self.lanes and shape[last] != self.shape[self.stick or 0]:
+                return None
+            pitches[last] = STICK_BYTES
+        return replace(self, shape=shape, pitches=tuple(pitches), stick=last)
 
     def of_tiles(self, tiles: Int64Array) -> DataTile:
         """As tile t sees the memory of tile ``tiles[t]``."""
@@ -164,74 +204,6 @@ class DataTile:
         return replace(self, shape=shape, pitches=tuple(pitches), stick=stick)
 
 
-def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Smallest groups of neighbouring dims with equal products, front to back."""
-    groups: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        own, other = [], []
-        size, target = 1, 1
-        if i < len(old):
-            own.append(i)
-            size, i = old[i], i + 1
-        if j < len(new):
-            other.append(j)
-            target, j = new[j], j + 1
-        while size != target:
-            if size < target:
-                own.append(i)
-                size, i = size * old[i], i + 1
-            else:
-                other.append(j)
-                target, j = target * new[j], j + 1
-        while i < len(old) and j >= len(new) and old[i] == 1:
-            own.append(i)
-            i += 1
-        while j < len(new) and i >= len(old) and new[j] == 1:
-            other.append(j)
-            j += 1
-        groups.append((own, other))
-    return groups
-
-
-def _regrouped(
-    tile: DataTile, own: list[int], sizes: list[int]
-) -> tuple[list[int], int | None] | None:
-    """Pitches of dims of ``sizes`` that replace the dims ``own``, and which is along lanes."""
-    wide = [d for d in own if tile.shape[d] > 1]
-    if not wide:
-        return [0] * len(sizes), None
-    if [tile.shape[d] for d in wide] == [size for size in sizes if size > 1]:
-        pitches, along, rest = [], None, list(wide)
-        for k, size in enumerate(sizes):
-            dim = rest.pop(0) if size > 1 else None
-            pitches.append(0 if dim is None else tile.pitches[dim])
-            along = k if dim is not None and dim == tile.stick else along
-        return pitches, along
-    return _merged_and_split(tile, wide, sizes)
-
-
-def _merged_and_split(
-    tile: DataTile, wide: list[int], sizes: list[int]
-) -> tuple[list[int], int | None] | None:
-    has_stick = tile.stick in wide
-    if has_stick and (tile.stick != wide[-1] or tile.shape[wide[-1]] % tile.lanes):
-        return None
-    steps = [tile.shape[d] // (tile.lanes if d == tile.stick else 1) for d in wide]
-    for k in range(len(wide) - 1):
-        if tile.pitches[wide[k]] != tile.pitches[wide[k + 1]] * steps[k + 1]:
-            return None
-    last = next(k for k in reversed(range(len(sizes))) if sizes[k] > 1)
-    if has_stick and sizes[last] % tile.lanes:
-        return None
-    pitches, pitch = [0] * len(sizes), tile.pitches[wide[-1]]
-    for k in reversed(range(len(sizes))):
-        if sizes[k] > 1:
-            pitches[k] = pitch
-            pitch *= sizes[k] // (tile.lanes if has_stick and k == last else 1)
-    return pitches, last if has_stick else None
-
-
 def slot_pitches(shape: tuple[int, ...], element: str, stick: int | None) -> tuple[list[int], int]:
     """Pitches of a tile in a scratchpad, row by row, and its bytes.
 
@@ -250,16 +222,29 @@ def slot_pitches(shape: tuple[int, ...], element: str, stick: int | None) -> tup
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """A memory view. ``base``, ``sizes``, ``strides``: numbers in elements, [row, tile]."""
+class Part:
+    """Memory of a view: all of it, or a part of a distributed one.
 
-    base: Number
+    ``start``: bytes from the owner's to its first element; ``strides`` in elements; ``corner``: the
+    coordinates of that element; ``sizes``: how many there are along each dim.
+    """
+
+    owner: int
+    start: Number
+    strides: tuple[int, ...]
+    corner: tuple[Number, ...]
     sizes: tuple[Number, ...]
-    strides: tuple[Number, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A memory view. ``sizes``: of all parts together; ``is_clipped``: what is outside is 0."""
+
     element: str
+    parts: tuple[Part, ...]
+    sizes: tuple[Number, ...]
     is_clipped: bool
-    is_local: bool
-    position: int
+    op: TileOp
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,17 +258,29 @@ class Access:
     corner: tuple[Number, ...]
     extents: tuple[int, ...]
     order: tuple[int, ...]
-    position: int
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tile."""
         return tuple(self.extents[d] for d in self.order)
 
+
+@dataclass(frozen=True, eq=False)
+class Indirect:
+    """An indirect access tile: ``lows`` and ``extents`` of its variables; dim k of the tile is the
+    variable ``order[k]``.
+    """
+
+    view: View
+    op: TileOp
+    lows: tuple[int, ...]
+    extents: tuple[int, ...]
+    order: tuple[int, ...]
+
     @property
-    def count(self) -> int:
-        """Number of elements."""
-        return prod(self.extents)
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tile."""
+        return tuple(self.extents[v] for v in self.order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,4 +295,4 @@ class Future:
     produced: BoolArray
 
 
-Value = Number | DataTile | View | Access | Future
+Value = Number | DataTile | View | Access | Indirect | Future

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
 from spyre.mlir.operation.operation import (
     Component,
@@ -55,7 +54,7 @@ def footprint(op: Operation, tensor: Tensor) -> Footprint:
         return known[1]
     stored: dict[str, int] = {}
     pitches: dict[str, int] = {}
-    pitch, span = tensor.first_pitch_bytes, STICK_BYTES
+    pitch, span = tensor.first_pitch_bytes, tensor.unit_bytes
     for dim in tensor.dims:
         size = tensor.sticks.get(dim, 1)
         extent = stored[dim] = _stored_extent(op, tensor, dim)
@@ -103,7 +102,7 @@ def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
 
     These are the shared dims with a bounded size or, if none is bounded, all shared dims.
     """
-    if tensor.indirection is not Indirection.VALUE:
+    if tensor.indirection is not Indirection.VALUE or op.index_steps:
         return ()
     shared = [d for d in tensor.dims if any(index.holds(d) for index in op.index_tensors)]
     bounded = [d for d in shared if tensor.max_dim_sizes.get(d, -1) > 0]

@@ -109,7 +109,8 @@ class Tensor:
     ``padding``: per windowed dim, nothing where memory holds no padding. ``first_pitch_bytes``:
     distance of two steps of the innermost dim; more than a stick only where a larger tensor, of
     which this is a tile, has another dim inside of it. ``pitches``: bytes between neighbours
-    (sticks of a stick dim) per dim, where they do not follow from stored extents: views.
+    (sticks of a stick dim) per dim, where they do not follow from stored extents: views. With
+    sticks of one element, the tensor is accessed element by element.
     """
 
     index: int
@@ -150,6 +151,16 @@ class Tensor:
         return self.scale.get(dim) == 1
 
     @property
+    def by_elements(self) -> bool:
+        """True if it is accessed element by element, at any distance."""
+        return self.stick_sizes == (1,) and bool(self.pitches)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of what it is accessed by: a stick, or an element."""
+        return self.word_length_bytes if self.by_elements else STICK_BYTES
+
+    @property
     def is_local(self) -> bool:
         """True if every core holds a separate tensor instead of a slice of a shared one."""
         return self.component is Component.LX or self.per_core_in_hbm
@@ -165,7 +176,8 @@ class Operation:
     of that name; a list per core is not part of any known file and refused on reading.
     ``windows``: by spatial dim, of convolutions and pooling. ``symbolic_dims``: dims whose extent
     is a symbol; ``extents`` then holds the maximum. ``last_extents``: extent of the last work slice
-    of a dim, where it is shorter than that of the others.
+    of a dim, where it is shorter than that of the others. ``index_steps``: of moves by elements,
+    per index tensor the bytes that an index counts and the first index out of range.
     """
 
     name: str
@@ -187,6 +199,7 @@ class Operation:
     windows: Mapping[str, Window] = field(default_factory=dict)
     symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
     last_extents: Mapping[str, int] = field(default_factory=dict)
+    index_steps: tuple[tuple[int, int], ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields only, so that plans on disk do not store cached properties."""

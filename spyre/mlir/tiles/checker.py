@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from spyre.errors import Finding
 from spyre.mlir.tiles.forms import Element, elements_of
-from spyre.mlir.tiles.rules import RULES, Context, attribute_faults, grid_of
+from spyre.mlir.tiles.rules import Context, attribute_faults, grid_of, rule_faults
 from spyre.mlir.tiles.syntax import (
     FLOATS,
     INTEGERS,
@@ -148,7 +148,7 @@ class _Function:
         faults = [*_operand_faults(context, elements_of(row.form)), *_kind_faults(context, row)]
         yield from faults
         if row.rule and not faults:
-            yield from RULES[row.rule](context)
+            yield from rule_faults(context, row.rule)
 
     def _types_of(self, op: TileOp) -> dict[str, Type]:
         values = ((name, self._value(name)) for name in op.uses())
@@ -236,26 +236,17 @@ def result_types(op: TileOp, row: OperationRow, types: dict[str, Type]) -> tuple
     """Types of the results, by the row; ``types``: of the operands, by name."""
     fields = op.fields
     match row.result:
-        case "result":
-            found = fields.get("!result", ())
-            return found if isinstance(found, tuple) else (found,)
-        case "T":
-            return (fields["!T"],)
         case "bool":
             return (fields["!T"].with_element("i1"),)
         case "last":
             return tuple(fields["!types"][-1:])
         case "element":
             return (read_type(fields["!value"].element),)
-        case "value":
-            return (fields["!value"],)
-        case "outs":
-            return tuple(fields.get("!outs", ()))
-        case "carried":
-            return tuple(fields.get("!types", ()))
         case "constant":
             return (fields.get("!result", read_type("i1")),)
-    return ()
+        case key:
+            found = fields.get(f"!{key}", ())
+            return found if isinstance(found, tuple) else (found,)
 
 
 def region_types(op: TileOp) -> tuple[tuple[Type | None, ...] | None, tuple[Type, ...] | None]:

@@ -129,18 +129,7 @@ def _begins(reader: Reader, parts: tuple[Element, ...]) -> bool:
     return reader.kind in kinds[sign] if sign in kinds else reader.text == sign
 
 
-def _read_value(reader: Reader, element: Element, draft: Draft) -> None:
-    if not element.is_list:
-        draft.fields[element.name] = reader.name()
-    else:
-        draft.fields[element.name] = reader.several(reader.name) if reader.kind == "name" else ()
-
-
-def _read_type(reader: Reader, element: Element, draft: Draft) -> None:
-    draft.fields[element.key] = reader.types() if element.is_list else reader.type()
-
-
-def _read_constant(reader: Reader, element: Element, draft: Draft) -> None:
+def _constant(reader: Reader, element: Element) -> AttributeValue:
     """``number``, ``dense<…>``, ``true``; the older ``{number : type}`` too."""
     in_braces = reader.accept("{")
     if reader.kind == "number" or reader.text == "-":
@@ -150,22 +139,17 @@ def _read_constant(reader: Reader, element: Element, draft: Draft) -> None:
         reader.index += 1
     else:
         reader.fail("a number, true, false or dense<…>")
-    draft.fields[element.name] = value
     if in_braces:
         if reader.accept(":"):
             reader.type()
         reader.expect("}")
+    return value
 
 
-def _read_mixed(reader: Reader, element: Element, draft: Draft) -> None:
-    reader.expect("[")
-    item = lambda: reader.name() if reader.kind == "name" else reader.integer()  # noqa: E731
-    draft.fields[element.name] = reader.listed(item, "]")
-
-
-def _read_subscripts(reader: Reader, element: Element, draft: Draft) -> None:
-    reader.expect("[")
-    draft.fields[element.name] = reader.listed(reader.subscript, "]")
+def _values(reader: Reader, element: Element) -> Any:
+    if not element.is_list:
+        return reader.name()
+    return reader.several(reader.name) if reader.kind == "name" else ()
 
 
 def _read_new_names(reader: Reader, element: Element, draft: Draft) -> None:
@@ -225,22 +209,22 @@ def _read_flags(reader: Reader, element: Element, draft: Draft) -> None:
         reader.index += 1
 
 
-def _plain(read: Callable[[Reader], Any]) -> Callable[[Reader, Element, Draft], None]:
+def _field(read: Callable[[Reader, Element], Any]) -> Callable[[Reader, Element, Draft], None]:
     def into(reader: Reader, element: Element, draft: Draft) -> None:
-        draft.fields[element.name] = read(reader)
+        draft.fields[element.key] = read(reader, element)
 
     return into
 
 
 _READ: dict[str, Callable[[Reader, Element, Draft], None]] = {
-    "%": _read_value,
-    "!": _read_type,
-    "#": _read_constant,
-    "[": _read_mixed,
-    "$": _plain(lambda reader: Opaque(reader.word())),
-    "@": _plain(Reader.attribute_value),
-    "&": _plain(Reader.expressions),
-    "&&": _read_subscripts,
+    "%": _field(_values),
+    "!": _field(lambda reader, element: reader.types() if element.is_list else reader.type()),
+    "#": _field(_constant),
+    "[": _field(lambda reader, element: reader.bracketed(reader.name_or_integer)),
+    "$": _field(lambda reader, element: Opaque(reader.word())),
+    "@": _field(lambda reader, element: reader.attribute_value()),
+    "&": _field(lambda reader, element: reader.bracketed(reader.expression)),
+    "&&": _field(lambda reader, element: reader.bracketed(reader.subscript)),
     "^": _read_new_names,
     "^=": _read_carried,
     "{": _read_dictionary,

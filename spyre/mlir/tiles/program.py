@@ -12,7 +12,7 @@ from spyre.mlir.tiles.checker import check_tiles
 from spyre.mlir.tiles.parser import parse_tiles
 from spyre.mlir.tiles.printer import print_tiles
 from spyre.mlir.tiles.rules import grid_of
-from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp
+from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp, memory_space
 
 _RUNNABLE = (*INTEGERS, "f16", "bf16", "f32", "runtime_arg")
 
@@ -111,7 +111,7 @@ class _Uses:
                 self.read.update(self.bases.get(subscript.view or "", ()))
         for name in op.results:
             self.bases[name] = origins
-        if op.name == "ktdp.construct_memory_view":
+        if op.name == "ktdp.construct_memory_view" and not _is_local(op):
             for origin in origins:
                 self.views.setdefault(origin, []).append(op)
         target = self.bases.get(op.fields.get("tile", ""), ())
@@ -129,6 +129,13 @@ class _Uses:
             name, types[0].element, True, largest if is_alone else None,
             name in self.read, name in self.stored,
         )  # fmt: skip
+
+
+def _is_local(view: TileOp) -> bool:
+    """True for a view of a scratchpad, whose address is a number."""
+    entry = view.attribute("memory_space")
+    space = None if entry is None else memory_space(str(entry.value))
+    return space is not None and space.is_local
 
 
 def load_ktir(source: str | os.PathLike[str]) -> KtirProgram:

@@ -162,11 +162,14 @@ class Reader:
         """Items with commas up to ``end``, which is skipped."""
         if self.accept(end):
             return ()
-        items = [item()]
-        while self.accept(","):
-            items.append(item())
+        items = self.several(item)
         self.expect(end)
-        return tuple(items)
+        return items
+
+    def bracketed(self, item: Callable[[], T]) -> tuple[T, ...]:
+        """Items in square brackets."""
+        self.expect("[")
+        return self.listed(item, "]")
 
     def several(self, item: Callable[[], T]) -> tuple[T, ...]:
         """At least one item; more after commas."""
@@ -228,8 +231,8 @@ class Reader:
         if self.kind == "number" or self.text == "-":
             number = self.number()
             return Numeral(number.text, self.type()) if self.accept(":") else number
-        if self.accept("["):
-            return self.listed(self.attribute_value, "]")
+        if self.text == "[":
+            return self.bracketed(self.attribute_value)
         if self.text == "{":
             return self.dictionary()
         kind, text, place = self.kind, self.text, self.place
@@ -271,17 +274,16 @@ class Reader:
         dims = {f"%{name}": AffineDim(k) for k, name in enumerate(names)}
         return Expression(resolve(draft, dims), tuple(names.values()))
 
-    def expressions(self) -> tuple[Expression, ...]:
-        """``[expression, …]``."""
-        self.expect("[")
-        return self.listed(self.expression, "]")
+    def name_or_integer(self) -> Name | int:
+        """A value, or an integer that is written."""
+        return self.name() if self.kind == "name" else self.integer()
 
     def subscript(self) -> Subscript:
         """``ind(%view[…])`` or an expression."""
         if not self.accept("ind"):
             return Subscript(None, (self.expression(),))
         self.expect("(")
-        found = Subscript(self.name(), self.expressions())
+        found = Subscript(self.name(), self.bracketed(self.expression))
         self.expect(")")
         return found
 

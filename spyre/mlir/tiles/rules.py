@@ -49,6 +49,21 @@ class Context:
         """The type written for field ``key``."""
         return self.op.fields[f"!{key}"]
 
+    def side(self, text: str) -> Any:
+        """One side of an equation: a property of a type, a number of items, or a word."""
+        if text[0] == "#":
+            return len(self.op.fields[text[1:]])
+        if "." not in text:
+            return int(text) if text.isdigit() else text
+        return getattr(self.type_of(text), text.partition(".")[2])
+
+    def type_of(self, text: str) -> Type:
+        """The type that a side is a property of."""
+        key = text.partition(".")[0]
+        type_ = self.types[self.op.fields[key[1:]]] if key[0] == "%" else self.type(key)
+        found: Type = type_[0] if isinstance(type_, tuple) else type_
+        return found
+
     def attribute(self, key: str) -> Any:
         """Value of an attribute, aliases resolved; None if it is not given."""
         entry = self.op.attribute(key)
@@ -130,18 +145,11 @@ def _tile_id(context: Context) -> Faults:
 
 
 def _view(context: Context) -> Faults:
-    type_, fields = context.type("result"), context.op.fields
-    sizes, strides = fields["sizes"], fields["strides"]
-    if type_.kind != "memref":
-        yield context.fault("SPY182", "the result is no memory view", "memref<…>", type_)
-    elif not len(sizes) == len(strides) == len(type_.shape):
-        counts = f"{len(sizes)} sizes, {len(strides)} strides"
-        yield context.fault("SPY183", "sizes, strides and dims differ in number", type_, counts)
-    else:
-        for k, (size, extent) in enumerate(zip(sizes, type_.shape, strict=True)):
-            if isinstance(size, int) and size != extent:
-                yield context.fault("SPY184", f"size {k} is not that of the type", extent, size)
-        yield from _coordinates(context, type_, sizes)
+    type_, sizes = context.type("result"), context.op.fields["sizes"]
+    for k, (size, extent) in enumerate(zip(sizes, type_.shape, strict=True)):
+        if isinstance(size, int) and size != extent:
+            yield context.fault("SPY184", f"size {k} is not that of the type", extent, size)
+    yield from _coordinates(context, type_, sizes)
 
 
 def _coordinates(context: Context, type_: Type, sizes: tuple[Any, ...]) -> Faults:
@@ -241,33 +249,13 @@ def _indirect_tile(context: Context) -> Faults:
     yield from _tile_shape(context, "variables_space", len(fields["^variables"]))
 
 
-def _load(context: Context) -> Faults:
-    tile, value = context.type("tile"), context.type("result")
-    if tile.kind != "access_tile" or value.kind != "tensor":
-        yield context.fault("SPY182", "a load takes an access tile and gives a tensor", "",
-                            f"{tile} -> {value}")  # fmt: skip
-    elif tile.shape != value.shape:
-        yield context.fault("SPY184", "tile and value differ in shape", tile, value)
-
-
-def _store(context: Context) -> Faults:
-    tile, value = context.type("tile"), context.type("value")
-    if tile.kind != "access_tile" or value.kind != "tensor":
-        yield context.fault("SPY182", "a store takes a tensor and an access tile", "",
-                            f"{value}, {tile}")  # fmt: skip
-    elif tile.shape != value.shape:
-        yield context.fault("SPY184", "tile and value differ in shape", tile, value)
-    else:
-        yield from _aliasing(context)
-
-
 def _aliasing(context: Context) -> Faults:
     """A view whose strides let one store write an element twice."""
     names = {name: op for op in context.function.walk() for name in op.results}
     tile = names.get(context.op.fields["tile"])
     view = names.get(tile.fields["view"]) if tile and "view" in tile.fields else None
-    if view is None or "strides" not in view.fields:
-        return
+    if view is None or "strides" not in view.fields or None in view.fields["!result"].shape:
+        return  # a tile ends where a view of unknown sizes does
     shape = context.type("value").shape
     order = None if tile is None else tile.attribute("access_tile_order")
     map_ = None if order is None else context.module.resolved(order.value)
@@ -341,30 +329,6 @@ def _select(context: Context) -> Faults:
         yield context.fault("SPY182", "the condition is no i1 of this shape", "i1", condition)
 
 
-def _cast(context: Context) -> Faults:
-    source, target = context.type("a"), context.type("result")
-    if source.shape != target.shape or source.kind not in (target.kind, source.scalar):
-        yield context.fault("SPY184", "shapes differ", source, target)
-
-
-def _intrinsic(context: Context) -> Faults:
-    if context.type("T").is_shaped:
-        message = "an intrinsic works on elements, inside of linalg.generic"
-        yield context.fault("SPY182", message, "a scalar", context.type("T"))
-
-
-def _splat(context: Context) -> Faults:
-    value, type_ = context.types[context.op.fields["value"]], context.type("result")
-    if type_.kind != "tensor" or value.kind != type_.element:
-        yield context.fault("SPY181", "value and element type differ", type_, value)
-
-
-def _static(context: Context) -> Faults:
-    type_ = context.type("result")
-    if type_.kind != "tensor" or None in type_.shape:
-        yield context.fault("SPY182", "sizes of tiles are static", "tensor<…> without ?", type_)
-
-
 # --- linalg -----------------------------------------------------------------------------------
 
 
@@ -373,12 +337,6 @@ def _integers(value: Any) -> tuple[int, ...] | None:
     items = value if isinstance(value, tuple) else ()
     numbers = tuple(int(item.value) for item in items if isinstance(item, Numeral))
     return numbers if len(numbers) == len(items) and isinstance(value, tuple) else None
-
-
-def _fill(context: Context) -> Faults:
-    for value, out in zip(context.type("ins"), context.type("outs"), strict=False):
-        if value.kind != out.element:
-            yield context.fault("SPY181", "value and element type differ", out.element, value)
 
 
 def _broadcast(context: Context) -> Faults:
@@ -398,6 +356,12 @@ def _transpose(context: Context) -> Faults:
         yield context.fault("SPY187", "permutation is none", expected, order)
     elif tuple(source.shape[k] for k in order) != target.shape or source.element != target.element:
         yield context.fault("SPY184", "outs does not have the permuted shape", source, target)
+
+
+def _equal(context: Context) -> Faults:
+    for type_ in (*context.type("ins")[1:], *context.type("outs")):
+        if type_ != context.type("ins")[0]:
+            yield context.fault("SPY184", "operands differ in type", context.type("ins")[0], type_)
 
 
 def _reduce(context: Context) -> Faults:
@@ -431,18 +395,6 @@ def _matmul(context: Context) -> Faults:
         yield context.fault("SPY184", "sizes do not fit", "m×k, k×n and m×n", shown)
 
 
-def _named(count: int) -> Callable[[Context], Faults]:
-    def rule(context: Context) -> Faults:
-        types = (*context.type("ins"), *context.type("outs"))
-        if len(types) != count + 1:
-            yield context.fault("SPY183", "operands", f"{count} ins and one outs")
-        for type_ in types[1:]:
-            if type_ != types[0]:
-                yield context.fault("SPY184", "operands differ in type", types[0], type_)
-
-    return rule
-
-
 def _generic(context: Context) -> Faults:
     maps, iterators = context.attribute("indexing_maps"), context.attribute("iterator_types")
     types = (*context.type("ins"), *context.op.fields.get("!outs", ()))
@@ -468,32 +420,15 @@ def _generic(context: Context) -> Faults:
                 yield context.fault("SPY184", f"dim d{d} has two extents", extents[d], extent)
 
 
-def _index(context: Context) -> Faults:
-    if context.type("result").kind != "index":
-        yield context.fault("SPY182", "the result is an index", "index", context.type("result"))
+def _static(context: Context) -> Faults:
+    type_ = context.type("result")
+    if type_.kind != "tensor" or None in type_.shape:
+        yield context.fault("SPY182", "sizes of tiles are static", "tensor<…> without ?", type_)
 
 
-# --- tensors and control ------------------------------------------------------------------------
-
-
-def _extract(context: Context) -> Faults:
-    type_, indices = context.type("value"), context.op.fields["indices"]
-    if len(indices) != len(type_.shape):
-        message = f"{len(indices)} indices for a tensor of {len(type_.shape)} dims"
-        yield context.fault("SPY183", message, len(type_.shape), len(indices))
-
-
-def _elements(context: Context) -> Faults:
-    type_, count = context.type("result"), len(context.op.fields["values"])
-    if None in type_.shape or prod(e or 0 for e in type_.shape) != count:
-        yield context.fault("SPY183", "number of elements", type_, count)
-
-
-def _reshape(context: Context) -> Faults:
-    source, target = context.type("value"), context.type("result")
-    counts = [prod(e or 0 for e in type_.shape) for type_ in (source, target)]
-    if counts[0] != counts[1] or source.element != target.element:
-        yield context.fault("SPY184", "the number of elements changes", *counts)
+def _branches(context: Context) -> Faults:
+    if context.op.fields.get("!result") and len(context.op.regions) != 2:
+        yield context.fault("SPY183", "results need both branches", "else { … }")
 
 
 def _slice(context: Context) -> Faults:
@@ -534,21 +469,44 @@ def _for(context: Context) -> Faults:
             yield context.fault("SPY181", message, type_, context.types[name])
 
 
-def _if(context: Context) -> Faults:
-    if (found := context.types[context.op.fields["condition"]]).kind != "i1":
-        yield context.fault("SPY182", "the condition is no i1", "i1", found)
-    if context.op.fields.get("!result") and len(context.op.regions) != 2:
-        yield context.fault("SPY183", "results need both branches", "else { … }")
-
-
 RULES: dict[str, Callable[[Context], Faults]] = {
-    "tile_id": _tile_id, "view": _view, "distributed": _distributed, "access_tile": _access_tile,
-    "indirect_tile": _indirect_tile, "load": _load, "store": _store,
-    "extract_argument": _extract_argument, "produce": produce, "deliver": deliver,
-    "constant": _constant, "predicate": _predicate, "select": _select, "cast": _cast,
-    "intrinsic": _intrinsic, "fill": _fill, "broadcast": _broadcast, "transpose": _transpose,
-    "reduce": _reduce, "matmul": _matmul, "named1": _named(1), "named2": _named(2),
-    "generic": _generic, "index": _index, "static": _static, "splat": _splat, "extract": _extract,
-    "insert": _extract, "elements": _elements, "reshape": _reshape, "slice": _slice,
-    "insert_slice": _slice, "for": _for, "if": _if,
+    rule.__name__.strip("_"): rule
+    for rule in (
+        _tile_id, _view, _distributed, _access_tile, _indirect_tile, _aliasing, _extract_argument,
+        produce, deliver, _constant, _predicate, _select, _static, _broadcast, _transpose, _reduce,
+        _matmul, _equal, _generic, _slice, _for, _branches,
+    )
 }  # fmt: skip
+_CODES = {"kind": "SPY182", "element": "SPY181", "shape": "SPY184", "count": "SPY184"}
+
+
+def rule_faults(context: Context, rule: str) -> Faults:
+    """What contradicts the rule of a row, up to the first of its parts that does not hold.
+
+    Parts are names of functions, and equations ``side = side``. A side is a property of the type
+    written for a field (``tile.shape``) or of the type of a field's value (``%value.kind``), a
+    field's number of items (``#sizes``), or a word.
+    """
+    for part in filter(None, rule.split("; ")):
+        left, _, right = part.partition(" = ")
+        faults = list(_equation(context, left, right) if right else RULES[left](context))
+        yield from faults
+        if faults:
+            return
+
+
+def _equation(context: Context, left: str, right: str) -> Faults:
+    found, expected = context.side(left), context.side(right)
+    if found == expected:
+        return
+    (field, _, name), other = left.lstrip("%#").partition("."), right.partition(".")[0].lstrip("#")
+    if not name:
+        name = "number"
+    message = f"{name} of {field}"
+    if "." in right or right[0] == "#":
+        message += f" and of {other} differ"
+        found, expected = (
+            context.type_of(side) if "." in side else value
+            for side, value in ((left, found), (right, expected))
+        )
+    yield context.fault(_CODES.get(name, "SPY183"), message, expected, found)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from spyre.errors import SourceLocation
@@ -76,6 +77,16 @@ class Type:
         """The shape, which is static."""
         assert None not in self.shape
         return tuple(extent or 0 for extent in self.shape)
+
+    @property
+    def rank(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    @property
+    def count(self) -> int:
+        """Number of elements; 0 where an extent is open."""
+        return prod(extent or 0 for extent in self.shape)
 
     @property
     def scalar(self) -> str:
@@ -230,6 +241,11 @@ class TileOp(SyntaxNode):
     def attribute(self, key: str) -> AttributeEntry | None:
         """The attribute ``key``, if it is given."""
         return next((entry for entry in self.attributes if entry.key == key), None)
+
+    def inside(self) -> Iterator[TileOp]:
+        """Every operation of its regions, in textual order."""
+        for region in self.regions:
+            yield from walk(region.body)
 
     def uses(self) -> Iterator[Name]:
         """Every value the operation itself uses, in textual order; not those of its regions."""

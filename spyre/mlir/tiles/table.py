@@ -2,13 +2,12 @@
 
 A row's ``form`` is how the operation is written (:mod:`.forms`). The type of the value in field
 ``a`` is the type in field ``!a``, and ``!T`` where there is none; a list of values has its types in
-``!types`` or one type for all. ``result`` says what the results are: ``result`` the field
-``!result``, ``T`` the field ``!T``, ``bool`` booleans of that shape, ``element`` an element of the
-value, ``last`` the last of ``!types``, ``outs`` the types of ``outs``, ``carried`` those of the
-values a loop carries, or none.
+``!types`` or one type for all. ``result`` says what the results are: ``bool`` booleans of the
+shape of ``!T``, ``element`` an element of the value, ``last`` the last of ``!types``, ``constant``
+what is written or a boolean, any other word the types of that field.
 ``kinds``: types that the first operand (and so its kin) may have. ``rule``: what else the checker
-looks at. ``engine``: what the simulator's operation is called; empty for those that compute
-nothing on tiles.
+looks at (`rules.rule_faults`). ``engine``: what the simulator's operation is called, of those that
+are elementwise.
 """
 
 from __future__ import annotations
@@ -47,7 +46,10 @@ DELIVERY = (
     " ?( , producer_dependency_per_consumer = @dependency )?"
 )
 
-INTEGER, FLOAT, ANY, SHAPED = "integer", "float", "integer float", "tensor"
+CAST_RULE = "a.is_shaped = result.is_shaped; a.shape = result.shape"
+RESHAPED = "value.count = result.count; value.element = result.element"
+
+INTEGER, FLOAT, ANY = "integer", "float", "integer float"
 NOT_IN_DIALECT = "it is specified, but the dialect does not have it"
 
 
@@ -70,7 +72,7 @@ _ROWS = (
     OperationRow(
         "ktdp.construct_memory_view",
         "%base , sizes: [sizes , strides: [strides {} : ?( index -> )? !result",
-        "result", rule="view",
+        "result", rule="result.kind = memref; result.rank = #sizes; result.rank = #strides; view",
     ),
     OperationRow(
         "ktdp.construct_distributed_memory_view",
@@ -87,8 +89,11 @@ _ROWS = (
         " : !memrefs* -> !result",
         "result", rule="indirect_tile",
     ),
-    OperationRow("ktdp.load", "%tile : !tile -> !result", "result", rule="load", engine="identity"),
-    OperationRow("ktdp.store", "%value , %tile : !value , !tile", rule="store", engine="identity"),
+    OperationRow("ktdp.load", "%tile : !tile -> !result", "result",
+                 rule="tile.kind = access_tile; result.kind = tensor; tile.shape = result.shape"),
+    OperationRow("ktdp.store", "%value , %tile : !value , !tile",
+                 rule="value.kind = tensor; tile.kind = access_tile; tile.shape = value.shape; "
+                 "aliasing"),
     OperationRow(
         "ktdp.runtime_arg_extract", "$field from %argument : !argument -> !result",
         "result", rule="extract_argument",
@@ -103,12 +108,12 @@ _ROWS = (
     OperationRow(
         "ktdp.inter_tile_reduce",
         f"{DELIVERY} ?( , identity( %identity* : !identity* ) )? : !future -> !result* {{body",
-        "result", rule="deliver", engine="reduce",
+        "result", rule="deliver",
     ),
     OperationRow("ktdp.yield_reduced", "%values* : !values*"),
     OperationRow(
         "ktdp.inter_tile_consume", f"{DELIVERY} : !future -> !result*",
-        "result", rule="deliver", engine="identity",
+        "result", rule="deliver",
     ),
     *_refused("ktdp", "inter_tile_gather inter_tile_scatter inter_tile_reduce_scatter "
               "inter_tile_all_to_all", NOT_IN_DIALECT),
@@ -124,59 +129,64 @@ _ROWS = (
     OperationRow("arith.cmpf", f"$predicate , {BINARY}", "bool", FLOAT, "predicate", "compare"),
     OperationRow("arith.select", "%condition , %a , %b ~ : !types*", "last", ANY, "select",
                  "where3"),
-    *_family("arith", "index_cast index_castui", CAST, "result", INTEGER, "cast"),
-    *_family("arith", "extsi extui trunci", CAST, "result", INTEGER, "cast"),
-    *_family("arith", "sitofp uitofp", CAST, "result", INTEGER, "cast"),
-    *_family("arith", "extf truncf fptosi fptoui", CAST, "result", FLOAT, "cast"),
-    OperationRow("arith.bitcast", CAST, "result", ANY, "cast"),
+    *_family("arith", "index_cast index_castui", CAST, "result", INTEGER, CAST_RULE),
+    *_family("arith", "extsi extui trunci", CAST, "result", INTEGER, CAST_RULE),
+    *_family("arith", "sitofp uitofp", CAST, "result", INTEGER, CAST_RULE),
+    *_family("arith", "extf truncf fptosi fptoui", CAST, "result", FLOAT, CAST_RULE),
+    OperationRow("arith.bitcast", CAST, "result", ANY, CAST_RULE),
     *_family("math", "exp exp2 log log2 log1p sqrt rsqrt tanh sin cos erf absf=abs floor ceil",
              UNARY, "T", FLOAT),
     *_family("math", "powf=pow", BINARY, "T", FLOAT),
     OperationRow("math.fma", "%a , %b , %c ~ : !T", "T", FLOAT, engine="fma"),
     # --- linalg
-    OperationRow("linalg.fill", NAMED, "outs", rule="fill"),
+    OperationRow("linalg.fill", NAMED, "outs",
+                 rule="#ins = 1; #outs = 1; ins.kind = outs.element"),
     OperationRow("linalg.broadcast", f"{DESTINATION} dimensions = @dimensions ?( -> !result* )?",
                  "outs", rule="broadcast"),
     OperationRow("linalg.transpose", f"{DESTINATION} permutation = @permutation ?( -> !result* )?",
-                 "outs", rule="transpose", engine="identity"),
+                 "outs", rule="transpose"),
     OperationRow("linalg.reduce",
                  f"?( {{ $combiner }} )? {DESTINATION} dimensions = @dimensions ?( (body )?",
-                 "outs", rule="reduce", engine="reduce"),
-    OperationRow("linalg.matmul", NAMED, "outs", rule="matmul", engine="batchmatmul"),
-    OperationRow("linalg.batch_matmul", NAMED, "outs", rule="matmul", engine="batchmatmul"),
+                 "outs", rule="reduce"),
+    OperationRow("linalg.matmul", NAMED, "outs", rule="matmul"),
+    OperationRow("linalg.batch_matmul", NAMED, "outs", rule="matmul"),
     *_family("linalg", "add sub mul div=realdiv max=maximum min=minimum powf=pow", NAMED, "outs",
-             ANY, "named2"),
-    *_family("linalg", "exp log sqrt rsqrt tanh erf abs floor ceil negf=neg reciprocal copy", NAMED,
-             "outs", ANY, "named1"),
+             ANY, "#ins = 2; #outs = 1; equal"),
+    *_family("linalg", "exp log sqrt rsqrt tanh erf abs floor ceil negf=neg reciprocal "
+             "copy=identity", NAMED, "outs", ANY, "#ins = 1; #outs = 1; equal"),
     OperationRow("linalg.generic",
                  f"{{}} {DESTINATION} ?( attrs = @attrs )? {{body ?( -> !result* )?",
-                 "outs", rule="generic", engine="generic"),
-    OperationRow("linalg.index", "#dim : !result", "result", rule="index"),
+                 "outs", rule="generic"),
+    OperationRow("linalg.index", "#dim : !result", "result", rule="result.kind = index"),
     OperationRow("linalg.yield", "?( %values* : !values* )?"),
     # --- tensors
     OperationRow("tensor.empty", "( %sizes* ) : !result", "result", rule="static"),
-    OperationRow("tensor.splat", "%value : !result", "result", rule="splat"),
-    OperationRow("tensor.extract", "%value [indices : !value", "element", rule="extract"),
-    OperationRow("tensor.insert", "%element into %value [indices : !value", "value", rule="insert"),
-    OperationRow("tensor.from_elements", "%values* : !result", "result", rule="elements"),
+    OperationRow("tensor.splat", "%value : !result", "result",
+                 rule="result.kind = tensor; %value.kind = result.element"),
+    OperationRow("tensor.extract", "%value [indices : !value", "element",
+                 rule="#indices = value.rank"),
+    OperationRow("tensor.insert", "%element into %value [indices : !value", "value",
+                 rule="#indices = value.rank"),
+    OperationRow("tensor.from_elements", "%values* : !result", "result",
+                 rule="#values = result.count"),
     OperationRow("tensor.expand_shape",
                  "%value @groups ?( output_shape [sizes )? : !value into !result",
-                 "result", rule="reshape"),
+                 "result", rule=RESHAPED),
     OperationRow("tensor.collapse_shape", "%value @groups : !value into !result",
-                 "result", rule="reshape"),
+                 "result", rule=RESHAPED),
     OperationRow("tensor.reshape", "%value ( %shape ) : ( !value , !shape ) -> !result",
-                 "result", rule="reshape"),
+                 "result", rule=RESHAPED),
     OperationRow("tensor.extract_slice", f"%value {SLICE} : !value to !result",
                  "result", rule="slice"),
     OperationRow("tensor.insert_slice", f"%value into %into {SLICE} : !value into !result",
-                 "result", rule="insert_slice"),
+                 "result", rule="slice"),
     # --- control
     OperationRow("scf.for",
                  "^iv = %lower to %upper step %step ?( iter_args ^=inits -> !types* )?"
                  " ?( : !T )? {body",
-                 "carried", rule="for"),
+                 "types", rule="for"),
     OperationRow("scf.if", "%condition ?( -> !result* )? {then ?( else {else )?", "result",
-                 rule="if"),
+                 rule="%condition.kind = i1; branches"),
     OperationRow("scf.yield", "?( %values* : !values* )?"),
     OperationRow("func.return", "?( %values* : !values* )?"),
     OperationRow("return", "?( %values* : !values* )?"),
@@ -186,13 +196,13 @@ _ROWS = (
     *_refused("memref", "load store alloc alloca dealloc copy subview cast reinterpret_cast view",
               "memory is accessed through ktdp views"),
     # --- intrinsics in bodies of linalg.generic
-    *_family("spyreop", "exp sqrt rsqrt sigmoid silu gelu reciprocal", UNARY, "T",
-             "half", "intrinsic"),
+    *_family("spyreop", "exp sqrt rsqrt sigmoid silu gelu=gelufwd reciprocal", UNARY, "T",
+             "half", "T.rank = 0"),
     OperationRow("spyreop.softplus", "%a beta #beta threshold #threshold : !T", "T",
-                 "half", "intrinsic", "softplus"),
-    *_family("spyreop", "realdiv layernormscale", BINARY, "T", "half", "intrinsic"),
+                 "half", "T.rank = 0", "softplus"),
+    *_family("spyreop", "realdiv layernormscale", BINARY, "T", "half", "T.rank = 0"),
     *_family("spyreop", "addi32toi32=add muli32toi32=mul addi64toi64=add", BINARY, "T",
-             INTEGER, "intrinsic"),
+             INTEGER, "T.rank = 0"),
     *_refused("spyreop", "idx32toaddr slice_reduction", "it has no meaning in a text"),
     *_refused("ktdf", "*", "texts of this dialect are made after KTIR"),
 )  # fmt: skip

@@ -76,7 +76,7 @@ from spyre.runtime.run.runs import (
 if TYPE_CHECKING:
     from spyre.mlir.tiles import KtirProgram
     from spyre.runtime.compare import ExecuteObserver
-    from spyre.runtime.run.tiles import TileTraces
+    from spyre.runtime.run.tiles import Traces
     from spyre.runtime.tracing import BoolArray
 
 BundleLike = LoweredBundle | str | os.PathLike[str]
@@ -176,7 +176,7 @@ class Session:
             MAX_KERNELS, lambda loaded: loaded.kernel.release_scratch()
         )
         self._resets = self.device.resets
-        self._traces: TileTraces | None = None
+        self._traces: Traces | None = None
 
     def describe_tiles(
         self,
@@ -186,10 +186,10 @@ class Session:
         check: bool = True,
     ) -> Run:
         """The run of a function of a KTIR program; errors as of `tiles.describe_tiles`."""
-        from spyre.runtime.run.tiles import TileTraces, describe_tiles
+        from spyre.runtime.run.tiles import MOST_TRACED, describe_tiles
 
         if self._traces is None:
-            self._traces = TileTraces()
+            self._traces = LruCache(MOST_TRACED)
         return describe_tiles(program, inputs, function, self.device.numerics, self._traces, check)
 
     def read(self, bundle: BundleLike) -> LoweredBundle:

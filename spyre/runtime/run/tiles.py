@@ -6,9 +6,11 @@ the constants is one more argument, written as raw bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from spyre.dtypes import codes_to_bytes, decode_device, encode_device
 from spyre.errors import Finding, LaunchError, Severity, ValidationError
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.tiles import PointerArgument, TracedKernel, trace_function
+from spyre.hw.tiles import FORMATS, PointerArgument, TracedKernel, trace_function
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.mlir.tiles import KtirArgument, KtirProgram
@@ -34,30 +36,41 @@ ELEMENTS = {
     "int16": "i16", "int8": "i8", "bool": "i1",
 }  # fmt: skip
 HOST_DTYPES = {element: dtype for dtype, element in ELEMENTS.items()} | {"!spyreop.df16": "float16"}
-HALF, SINGLE = "SEN169_FP16", "IEEE_FP32"
+HALF = FORMATS["f16"]
 CONSTANTS = "constants"
 MOST_TRACED = 64
+"""Kept traces of a session."""
 
 
-@dataclass(frozen=True, eq=False)
-class TilePointer:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TilePointer(PointerArgument):
     """A pointer argument with its memory. ``tensor`` None: memory that is only stored to."""
 
-    argument: KtirArgument
     shape: tuple[int, ...]
     dtype_name: str
-    tensor: HostTensor | None
+    tensor: HostTensor | None = None
+    is_stored: bool = True
 
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+    @classmethod
+    def of(cls, name: str, tensor: HostTensor, **others: Any) -> TilePointer:
+        """The memory of an array."""
+        return cls.empty(name, tensor.shape, tensor.dtype_name, tensor=tensor, **others)
+
+    @classmethod
+    def empty(
+        cls, name: str, shape: tuple[int, ...], dtype_name: str, **others: Any
+    ) -> TilePointer:
+        """Memory for elements of a host dtype."""
+        element, count = ELEMENTS.get(dtype_name, dtype_name), prod(shape)
+        return cls(name, element, count, shape=shape, dtype_name=dtype_name, **others)
 
 
 def bind_arguments(
     program: KtirProgram, function: str | None, given: Mapping[str, HostTensor | float]
 ) -> tuple[dict[str, TilePointer], dict[str, float]]:
     """Pointers and numbers by name. LaunchError SPY342 for one that is missing or unknown."""
+    places = {name: value for name, value in given.items() if name.startswith("@")}
+    given = {name: value for name, value in given.items() if name not in places}
     arguments = {a.name: a for a in program.arguments(function)}
     expected = ", ".join(arguments) or "no arguments"
     if unknown := [name for name in given if name not in arguments]:
@@ -68,18 +81,33 @@ def bind_arguments(
     numbers: dict[str, float] = {}
     for name, argument in arguments.items():
         value = given.get(name)
-        if not argument.is_pointer:
+        if not argument.is_pointer or isinstance(value, Real):
             if not isinstance(value, Real):
                 raise _missing(program, argument, "a number")
             numbers[name] = float(value) if isinstance(value, float) else int(value)
         elif isinstance(value, HostTensor):
-            pointers[name] = TilePointer(argument, value.shape, value.dtype_name, value)
+            pointers[name] = TilePointer.of(name, value, is_stored=argument.is_stored)
         elif value is None and argument.is_stored and not argument.is_read and argument.shape:
             dtype = HOST_DTYPES.get(argument.element, "float32")
-            pointers[name] = TilePointer(argument, argument.shape, dtype, None)
+            pointers[name] = TilePointer.empty(name, argument.shape, dtype)
         else:
             raise _missing(program, argument, "an array")
-    return pointers, numbers
+    return pointers | {name: _at_address(name, value) for name, value in places.items()}, numbers
+
+
+_PLACE = re.compile(r"@(?:(\d+):)?(0x[0-9a-fA-F]+|\d+)")
+
+
+def _at_address(name: str, value: HostTensor | float) -> TilePointer:
+    """Memory at a byte address, of a tile's scratchpad before a colon: ``@0x100``, ``@3:0x100``."""
+    match = _PLACE.fullmatch(name)
+    if match is None or not isinstance(value, HostTensor):
+        raise LaunchError(
+            "SPY342", f"{name} is no place with an array", expected="@ADDRESS or @TILE:ADDRESS",
+            found=name,
+        )  # fmt: skip
+    tile = None if match[1] is None else int(match[1])
+    return TilePointer.of(name, value, address=int(match[2], 0), tile=tile)
 
 
 def _missing(program: KtirProgram, argument: KtirArgument, what: str) -> LaunchError:
@@ -90,48 +118,34 @@ def _missing(program: KtirProgram, argument: KtirArgument, what: str) -> LaunchE
     )  # fmt: skip
 
 
-class TileTraces:
-    """Functions traced before, by program, function, numbers and sizes of the pointers."""
-
-    def __init__(self) -> None:
-        # With its module, so that no other module takes the identity in the key.
-        self._kept: LruCache[object, tuple[object, TracedKernel]] = LruCache(MOST_TRACED)
-
-    def trace(
-        self,
-        program: KtirProgram,
-        function: str | None,
-        pointers: Mapping[str, TilePointer],
-        numbers: Mapping[str, float],
-        numerics: Numerics,
-    ) -> TracedKernel:
-        """The function's statements for these arguments."""
-        sizes = tuple((name, p.dtype_name, p.elements) for name, p in pointers.items())
-        key = (id(program.module), function, sizes, tuple(numbers.items()), str(numerics))
-        return self._kept.get_or_make(
-            key,
-            lambda: (program.module, _trace(program, function, pointers, numbers, numerics)),
-        )[1]
+Traces = LruCache[object, tuple[object, TracedKernel]]
+"""Functions traced before, by program, function, numbers and sizes of the pointers; with their
+modules, so that no other module takes the identity in the key.
+"""
 
 
-def _trace(
+def _traced(
     program: KtirProgram,
     function: str | None,
     pointers: Mapping[str, TilePointer],
     numbers: Mapping[str, float],
     numerics: Numerics,
+    traces: Traces,
 ) -> TracedKernel:
+    """The function's statements for these arguments."""
+
     def half(values: Array) -> Array:
         codes = encode_device(values, HALF, numerics.alu_rules)
         return np.asarray(decode_device(codes, HALF, numerics.alu_rules))
 
-    known = {
-        name: PointerArgument(name, ELEMENTS.get(p.dtype_name, p.dtype_name), p.elements)
-        for name, p in pointers.items()
-    }
-    source = program.module.source
-    file = Path("text.ktir" if source is None else source.file)
-    return trace_function(program, program.function(function), known, numbers, half, file)
+    def trace() -> tuple[object, TracedKernel]:
+        module, own = program.module, program.function(function)
+        file = Path("text.ktir" if module.source is None else module.source.file)
+        return module, trace_function(program, own, pointers, numbers, half, file)
+
+    sizes = tuple((n, p.dtype_name, p.elements, p.address) for n, p in pointers.items())
+    key = (id(program.module), function, sizes, tuple(numbers.items()), str(numerics))
+    return traces.get_or_make(key, trace)[1]
 
 
 def describe_tiles(
@@ -139,7 +153,7 @@ def describe_tiles(
     given: Mapping[str, HostTensor | float],
     function: str | None,
     numerics: Numerics,
-    traces: TileTraces,
+    traces: Traces,
     check: bool = True,
 ) -> Run:
     """The run of one function. ValidationError for a text with errors, LaunchErrors of arguments
@@ -149,7 +163,7 @@ def describe_tiles(
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise ValidationError(findings)
     pointers, numbers = bind_arguments(program, function, given)
-    traced = traces.trace(program, function, pointers, numbers, numerics)
+    traced = _traced(program, function, pointers, numbers, numerics, traces)
     return _run(program, traced, pointers, numerics, findings)
 
 
@@ -167,7 +181,7 @@ def _run(
         buffers[name] = RunBuffer(
             name, spec.layout.device_bytes, spec, content=content, is_input=content is not None
         )
-        if pointer.argument.is_stored:
+        if pointer.is_stored:
             view = (pointer.shape, contiguous_strides(pointer.shape), 0)
             outputs.append(RunOutput(name, view, pointer.dtype_name))
     count = max(len(traced.constants), 1)
@@ -187,7 +201,7 @@ def _spec(index: int, name: str, pointer: TilePointer) -> ArgumentSpec:
     flat = (max(pointer.elements, 1),)
     layout = SpyreTensorLayout.from_host(flat, pointer.dtype_name)
     role = Role.OUTPUT if pointer.tensor is None else (
-        Role.INPUT_OUTPUT if pointer.argument.is_stored else Role.INPUT
+        Role.INPUT_OUTPUT if pointer.is_stored else Role.INPUT
     )  # fmt: skip
     return ArgumentSpec(index, name, role, flat, pointer.dtype_name, layout, (1,))
 
@@ -201,8 +215,9 @@ def _constants(constants: tuple[tuple[str, float], ...], numerics: Numerics) -> 
     """The bytes of the constants: a stick of equal numbers each."""
     sticks = [np.zeros(STICK_BYTES, np.uint8)] if not constants else []
     for element, value in constants:
-        name = SINGLE if element == "f32" else HALF
-        codes = encode_device(np.array([value], np.float32), name, numerics.alu_rules)
+        name = FORMATS[element]
+        numbers = np.array([value], np.int32 if element in ("i32", "si32") else np.float32)
+        codes = encode_device(numbers, name, numerics.alu_rules)
         encoded = codes_to_bytes(codes, name)
         sticks.append(np.tile(encoded, STICK_BYTES // encoded.size))
     return np.concatenate(sticks)
