@@ -2,8 +2,9 @@
 
     python examples/serving/ask.py models/granite --tokens 8
 
-Each reads its answer as a stream. The server has to run in number mode ieee (SPYRE_NUMERICS=ieee)
-for equal tokens. Exit code 1 if an answer differs.
+It waits for the server. Each client reads its answer as a stream, then asks again and reads it
+whole. The server has to run in number mode ieee (SPYRE_NUMERICS=ieee) for equal tokens. Exit code
+1 if an answer differs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,14 +38,27 @@ class Answer:
     seconds: list[float] = field(default_factory=list)
 
 
-def ask(address: str, model: str, prompt: str, count: int) -> Answer:
-    """One completion, as the server sends it."""
+def wait_for(address: str, seconds: float) -> None:
+    """Until the server answers; SystemExit after ``seconds``."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        connection = http.client.HTTPConnection(address)
+        with suppress(ConnectionError):  # while it loads the model
+            connection.request("GET", "/health")
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        time.sleep(1)
+    raise SystemExit(f"{address}: no server after {seconds:.0f} s")
+
+
+def ask(address: str, model: str, prompt: str, count: int, *, stream: bool) -> Answer:
+    """One completion: piece by piece as the server sends it, or whole."""
     body = {
         "model": model,
         "prompt": prompt,
         "max_tokens": count,
         "temperature": 0.0,
-        "stream": True,
+        "stream": stream,
         "ignore_eos": True,
         "return_token_ids": True,
     }
@@ -53,7 +69,7 @@ def ask(address: str, model: str, prompt: str, count: int) -> Answer:
     response = connection.getresponse()
     if response.status != 200:
         raise SystemExit(f"{address}: {response.status} {response.read().decode()}")
-    for line in response:
+    for line in response:  # a whole answer is one line
         text = line.decode().removeprefix("data: ").strip()
         if text and text != "[DONE]":
             (choice,) = json.loads(text)["choices"]
@@ -76,20 +92,22 @@ def main() -> int:
     parser.add_argument("model", help="its folder, which is its name at the server too")
     parser.add_argument("--address", default="localhost:8000")
     parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--wait", type=float, default=900, help="seconds until the server answers")
     options = parser.parse_args()
-    with ThreadPoolExecutor(len(PROMPTS)) as clients:
-        asked = [
-            clients.submit(ask, options.address, options.model, prompt, options.tokens)
-            for prompt in PROMPTS
-        ]
+    wait_for(options.address, options.wait)
+    expected = [on_the_cpu(options.model, prompt, options.tokens) for prompt in PROMPTS]
     wrong = 0
-    for prompt, future in zip(PROMPTS, asked, strict=True):
-        answer, expected = future.result(), on_the_cpu(options.model, prompt, options.tokens)
-        wrong += (is_wrong := answer.tokens != expected)
-        times = f"first after {answer.seconds[0]:.2f} s, all after {answer.seconds[-1]:.2f} s"
-        print(f"{len(prompt):>4} characters: {answer.tokens}, {times}")
-        if is_wrong:
-            print(f"{'':>10} the CPU has {expected}")
+    for stream in (True, False):
+        print("streamed:" if stream else "whole:")
+        question = partial(ask, options.address, options.model, count=options.tokens, stream=stream)
+        with ThreadPoolExecutor(len(PROMPTS)) as clients:
+            answers = list(clients.map(question, PROMPTS))
+        for prompt, answer, tokens in zip(PROMPTS, answers, expected, strict=True):
+            times = f"first after {answer.seconds[0]:.2f} s, all after {answer.seconds[-1]:.2f} s"
+            print(f"{len(prompt):>4} characters: {answer.tokens}, {times}")
+            if answer.tokens != tokens:
+                wrong += 1
+                print(f"{'':>10} the CPU has {tokens}")
     return int(wrong > 0)
 
 

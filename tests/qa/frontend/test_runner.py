@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qa.frontend.__main__ import Result, main
-from qa.frontend.commands import PAGE, commands
+from qa.frontend.commands import commands
 from qa.frontend.expectations import Expectations
 from qa.frontend.plugin.spyre_recording import Outcomes, append, read_outcomes
 from qa.frontend.ratio import replayed
@@ -77,11 +77,14 @@ def test_causes():
     assert wrong.cause == "AssertionError in y.py"
 
 
-def test_commands_of_the_page():
-    lines = commands(PAGE.read_text(), "/checkout", "/wheels").splitlines()
-    assert "ln -s /checkout ../torch-spyre" in lines
+def test_commands_of_a_page():
+    lines = commands("frontend", "/wheels").splitlines()
+    assert "git clone https://github.com/torch-spyre/torch-spyre ../torch-spyre" in lines
     assert "pip install 'torch==2.13.0+cpu' --find-links /wheels" in lines
     assert lines[-1] == "python examples/torch_spyre/llama_block.py"
+    install, *_, ask = commands("serving", "/wheels").splitlines()
+    assert "pip install 'torch==2.13.0+cpu' --find-links /wheels && pip" in install
+    assert ask == "python examples/serving/ask.py models/granite"
 
 
 def test_a_run_goes_on_where_it_ended(tmp_path):
