@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spyre.dtypes import STICK_BYTES
 from spyre.rules import Fault
@@ -155,6 +155,15 @@ class Tensor:
         return self.component is Component.LX or self.per_core_in_hbm
 
 
+class Origin(NamedTuple):
+    """The graph node that an operation was made for, and the aten operation of that node; "" if
+    the file names none (``debug_handle_``).
+    """
+
+    node: str = ""
+    aten_op: str = ""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One computeOp_ over all its cores.
@@ -165,7 +174,8 @@ class Operation:
     of that name; a list per core is not part of any known file and refused on reading.
     ``windows``: by spatial dim, of convolutions and pooling. ``symbolic_dims``: dims whose extent
     is a symbol; ``extents`` then holds the maximum. ``last_extents``: extent of the last work slice
-    of a dim, where it is shorter than that of the others.
+    of a dim, where it is shorter than that of the others. ``origin``: operations that differ in it
+    only are equal and share plans.
     """
 
     name: str
@@ -187,6 +197,7 @@ class Operation:
     windows: Mapping[str, Window] = field(default_factory=dict)
     symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
     last_extents: Mapping[str, int] = field(default_factory=dict)
+    origin: Origin = field(default=Origin(), compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields only, so that plans on disk do not store cached properties."""
