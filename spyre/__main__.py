@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compile": ("compile a bundle for launches", "spyre.cli.run:compile_bundle"),
     "profile": ("model the time of a run on a card", "spyre.cli.run:command"),
     "compare": ("two bundles or profiles side by side", "spyre.cli.run:command"),
+    "diff": ("how two programs differ, without running them", "spyre.cli.diff:diff"),
     "estimate": (
         "modelled times of the kernels in a CSV file, or of a model",
         "spyre.cli.run:command",

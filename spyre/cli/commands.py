@@ -317,12 +317,14 @@ def _profile_of(options: CompareOptions, path: str) -> dict[str, Any]:
 def _causes(compared: ComparedRun) -> tuple[Finding, ...]:
     """Findings that may explain why outputs differ, the likeliest first.
 
-    Wrong tiles come first, since findings of the sanitizer, such as unwritten memory, follow from
-    them. If nothing was compared: suspicious addresses. If the outputs agree: nothing.
+    Executes that are left out and wrong tiles come first, since findings of the sanitizer, such as
+    unwritten memory, follow from them. If nothing was compared: suspicious addresses. If the
+    outputs agree: nothing.
     """
     if compared.result.comparisons and not compared.differs:
         return ()
-    by_address = address_findings(compared.run, is_wrong=compared.differs)
+    left_out = [f for f in compared.run.findings if f.code == "SPY277" and compared.differs]
+    by_address = (*left_out, *address_findings(compared.run, is_wrong=compared.differs))
     if not compared.differs:
         known = {finding.code for finding in compared.result.sanitizer}
         return tuple(finding for finding in by_address if finding.code not in known)

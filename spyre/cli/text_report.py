@@ -178,7 +178,8 @@ def print_run(compared: ComparedRun) -> None:
     for finding in errors:
         print_coloured(finding, sys.stderr)
     if not options.quiet:
-        print_warnings([f for f in result.findings if f not in errors], options.verbose)
+        known = (*errors, *compared.causes)
+        print_warnings([f for f in result.findings if f not in known], options.verbose)
         if options.verbose:
             _print_arguments(result)
         print_table(make_table(rows_of(result.executes, options.verbose)))

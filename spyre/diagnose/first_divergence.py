@@ -9,13 +9,21 @@ shows a deviation, the wrong execute is looked for among those with suspicious a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.diagnose.address_checks import check_addresses
+from spyre.diagnose.dataflow import intermediate_uses, reads_before_write
+from spyre.diagnose.due_values import (
+    COPIES,
+    ExecuteVerdict,
+    Values,
+    due_value,
+    plain_name,
+)
 from spyre.diagnose.tiles import (
     Array,
     BoolArray,
@@ -29,7 +37,7 @@ from spyre.diagnose.tiles import (
     read_tile,
     tile_layouts,
 )
-from spyre.errors import DeviceLocation, Finding, Severity
+from spyre.errors import DeviceLocation, Finding, Severity, SourceLocation
 from spyre.hw.device import Device
 from spyre.mlir.operation import Component
 from spyre.runtime.arguments import HostTensor
@@ -45,7 +53,7 @@ class Deviation:
     per wrong element of the tile, over ``dims``; ``cores``: number of the core that holds each
     element. ``suspicion``: for a wrong output of the run, an address finding on an earlier execute,
     which is then the first wrong one. ``order``: the order in which the function was given its
-    inputs, if they could not be matched by name.
+    inputs, if they could not be matched by name. ``left_out``: SDSC files that are never executed.
     """
 
     location: DeviceLocation
@@ -59,6 +67,7 @@ class Deviation:
     found: float
     suspicion: Finding | None = None
     order: str = ""
+    left_out: str = ""
 
     @property
     def number(self) -> int:
@@ -84,6 +93,17 @@ class Deviation:
         numbers = np.unique(self.cores)
         return {int(core): float(self.wrong[self.cores == core].mean()) for core in numbers}
 
+    @property
+    def _wrong_value(self) -> str:
+        return f"output {self.value}" if self.is_of_output else self.value
+
+    @property
+    def _cores_text(self) -> str:
+        if self.is_of_output:
+            return ""
+        wrong = sum(share > 0 for share in self.by_core.values())
+        return f", on {wrong} of {len(self.by_core)} cores"
+
     def __str__(self) -> str:
         return str(self.to_finding())
 
@@ -95,11 +115,13 @@ class Deviation:
                 self.suspicion,
                 code="SPY622",
                 severity=Severity.ERROR,
-                message=f"the first wrong execute, by its addresses; output {self.value} is wrong: "
+                message=f"the first wrong execute, by its addresses; {self._wrong_value} is wrong: "
                 f"{self.suspicion.message}",
                 hint=self.order or self.suspicion.hint,
             )
-        if self.is_of_output:
+        if self.left_out:
+            head = f"{self.left_out} is never executed; the first execute that is wrong by that"
+        elif self.is_of_output:
             head = f"output {self.value} is wrong, and no execute checked before it was"
         else:
             head = "the first wrong execute"
@@ -111,23 +133,10 @@ class Deviation:
             f"the expected tile of {self.value}",
             self.location,
             f"{self.expected:.6g} at {index}",
-            f"{self.found:.6g}; {int(self.wrong.sum()):,} of {self.wrong.size:,} elements differ, "
-            f"on {sum(share > 0 for share in self.by_core.values())} of {len(self.by_core)} cores",
+            f"{self.found:.6g}; {int(self.wrong.sum()):,} of {self.wrong.size:,} elements differ"
+            f"{self._cores_text}",
             self.order,
         )
-
-
-@dataclass
-class ExecuteVerdict:
-    """Executions of an execute that agreed with a reference value, or had none (``unknown``)."""
-
-    number: int
-    operation: str
-    sdsc: str
-    value: str = ""
-    agreed: int = 0
-    unknown: int = 0
-    deviated: bool = False
 
 
 @dataclass
@@ -136,8 +145,8 @@ class FirstDivergence:
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
     arguments that hold inputs. ``launches``: of the run, in order. ``order``: as in `Deviation`.
-    ``outputs``: results of the function, in its order. ``found``: the first deviation, if there is
-    one.
+    ``outputs``: results of the function, in its order. ``left_out``: as in `Deviation`. ``found``:
+    the first deviation, if there is one.
     """
 
     known: Sequence[ReferenceValue]
@@ -145,12 +154,12 @@ class FirstDivergence:
     executes: Sequence[MemoryExecute]
     order: str = ""
     outputs: Sequence[Array] = ()
+    left_out: str = ""
     found: Deviation | None = None
     verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
     _paths: dict[tuple[int, int], tuple[TilePath, ...]] = field(default_factory=dict)
     _groups: dict[int, tuple[TiledExecutes, int]] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
-    _states: list[str | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for group in tile_groups(self.executes):
@@ -160,31 +169,47 @@ class FirstDivergence:
     def before(self, device: Device, parts: Parts, number: int) -> None:
         """Check the tiles that the execution is about to read from inputs."""
         first, verdict = parts[0], self._verdict(parts[0], number)
-        self._states = []
-        if self.found is None and len(parts) == 1:
-            inputs = self._inputs(first)
-            self._states += [self._check(device, first, k, verdict) for k in inputs]
+        if len(parts) != 1:
+            return
+        fresh = self._inputs(first)
+        for k in range(len(first.op.inputs)) if not verdict.reads else fresh:
+            if k in fresh:
+                values = self._check(device, first, k, verdict)
+            else:
+                values = self._values_at(read_tile(device, first, k))
+            if len(verdict.reads) < len(first.op.inputs):
+                verdict.reads.append(values)
         verdict.deviated |= self.found is not None and self.found.number == number
 
     def after(self, device: Device, parts: Parts, number: int) -> None:
         """Check the tiles that it has written."""
-        if self.found is not None:
-            return
         first, verdict = parts[0], self._verdict(parts[0], number)
         count = len(first.op.tensors)
         outputs = range(count - len(first.op.outputs), count)
+        values: list[ReferenceValue] = []
         if len(parts) == 1:
-            self._states += [self._check(device, first, k, verdict) for k in outputs]
+            values = [v for k in outputs for v in self._check(device, first, k, verdict) or ()]
         self._written |= {name for k in outputs if (name := _owner(first, k)) is not None}
-        known = [value for value in self._states if value]
-        verdict.value = verdict.value or (known[-1] if known else "")
-        verdict.deviated |= self.found is not None
-        verdict.agreed += bool(known) and self.found is None
-        verdict.unknown += not known and self.found is None
+        is_copy = first.op.name in COPIES
+        new = [v for v in values if is_copy or v not in verdict.read_values or _is_made(v, verdict)]
+        verdict.results.update(new)
+        verdict.value = new[0].name if new else verdict.value
+        verdict.agreed += bool(new)
+        verdict.unknown += not new
+        verdict.deviated |= self.found is not None and self.found.number == number
 
     def _verdict(self, step: ExecuteView, number: int) -> ExecuteVerdict:
-        sdsc = self._groups[number][0].first.label.sdsc(step.statement.source)
-        return self.verdicts.setdefault(number, ExecuteVerdict(number, step.op.name, sdsc))
+        group, member = self._groups[number]
+        sdsc = group.first.label.sdsc(step.statement.source)
+        made = ExecuteVerdict(number, step.op.name, sdsc, group.members[member].op.origin)
+        return self.verdicts.setdefault(number, made)
+
+    def _values_at(self, tile: OperandTile | None) -> Values | None:
+        """The known values that a tile is part of; None for a tile that cannot be located."""
+        if tile is None or not tile.dims or is_constant(tile.values):
+            return None
+        positions = _positions(tile.values, self.known)
+        return tuple(dict.fromkeys(layout.value.whole for layout, _ in positions))
 
     def _inputs(self, step: ExecuteView) -> list[int]:
         """Operands that read arguments which no execute has written yet."""
@@ -194,10 +219,15 @@ class FirstDivergence:
 
     def _check(
         self, device: Device, step: ExecuteView, operand: int, verdict: ExecuteVerdict
-    ) -> str | None:
-        """Name of the value that the operand is a tile of; None for none, or if it deviates."""
-        tile = read_tile(device, step, operand) if self.found is None else None
-        if tile is None or not tile.dims or is_constant(tile.values):
+    ) -> Values | None:
+        """The values that the operand is a tile of; None for a tile that cannot be located."""
+        tile = read_tile(device, step, operand)
+        if tile is None or not tile.dims:
+            return None
+        is_read = operand < len(step.op.inputs)
+        if not is_read and verdict.written is None:
+            verdict.written = step, operand, tile
+        if is_constant(tile.values):
             return None
         group, member = self._groups[verdict.number]
         row = step.instance if len(group.members) == 1 else member
@@ -207,16 +237,20 @@ class FirstDivergence:
         if paths is None:
             alive = find_paths(_positions(tile.values, self.known), group.nest)
             # A tile that is read from an input must be one of that input's.
-            if not alive and operand < len(step.op.inputs):
-                wrong = self._closest(_owner(step, operand), tile.values)
+            if not alive and is_read:
+                wrong = self._closest(_named(self.known, _owner(step, operand)), tile.values)
         else:
             alive = self._continued(paths, tile.values, group, row)
             if paths and not alive:
                 wrong = paths[0].layout, paths[0].coords(group.nest, row)
         self._paths[key] = alive
-        if wrong is not None:
+        if wrong is not None and self.found is None:
             self.found = self._deviation(verdict, step, operand, tile, *wrong)
-        return alive[0].layout.value.name if alive else None
+        values = tuple(dict.fromkeys(path.layout.value.whole for path in alive))
+        if not values and not is_read:
+            # The last partial result of a sum is a value, though the ones before it are not.
+            values = self._values_at(tile) or () if wrong is None else ()
+        return values
 
     def _continued(
         self, paths: tuple[TilePath, ...], values: Array, group: TiledExecutes, row: int
@@ -232,9 +266,10 @@ class FirstDivergence:
             alive = find_paths(_positions(values, others), nest)
         return alive
 
-    def _closest(self, name: str | None, tile: Array) -> tuple[TileLayout, Coords] | None:
-        """The first tile of input ``name``, in the layout in which it differs least."""
-        values = [value for value in self.known if value.name == name]
+    def _closest(
+        self, values: Iterable[ReferenceValue], tile: Array
+    ) -> tuple[TileLayout, Coords] | None:
+        """The first tile of one of ``values``, in the layout in which ``tile`` differs least."""
         layouts = [layout for value in values for layout in tile_layouts(value, tile.shape)]
         starts = [(layout, (0,) * len(layout.grid)) for layout in layouts]
         return min(starts, key=lambda pair: int(pair[0].wrong(tile, pair[1]).sum()), default=None)
@@ -279,15 +314,40 @@ class FirstDivergence:
         places: Sequence[OutputLocation],
         expected: Mapping[int, Array],
     ) -> None:
-        """If no execute deviated, find the first one that wrote wrong elements of an output.
+        """If an output is wrong, find an execute before the first deviation that should have
+        computed a value and did not, or else the first one that wrote wrong elements.
 
         ``expected``: by number of the output; arrays of another shape are ignored.
         """
+        if any(_is_wrong(found[k], values) for k, values in expected.items()):
+            self._look_for_due_value()
         for k, values in expected.items():
             tensor, place = found[k], places[k]
             numbers = tensor.to_values()
             if numbers.shape == values.shape and numbers.dtype.kind == "f":
                 self._check_output(tensor.name, values, numbers, place)
+        if self.found is not None and self.left_out:
+            self.found = replace(self.found, suspicion=None, left_out=self.left_out)
+
+    def _look_for_due_value(self) -> None:
+        due = due_value(self.verdicts, self.known)
+        if due is None:
+            return
+        verdict, values = due
+        assert verdict.written is not None
+        order = list(self.verdicts)
+        if self.found is not None and order.index(self.found.number) <= order.index(verdict.number):
+            return
+        step, operand, tile = verdict.written
+        closest = self._closest(values, tile.values)
+        if closest is None or not closest[0].wrong(tile.values, closest[1]).any():
+            return
+        self.found = self._deviation(verdict, step, operand, tile, *closest)
+        # An execute that runs too early reads no known value, and a later one is due.
+        early = _read_before_write(self.executes)
+        if early is not None and early[0] in order[: order.index(verdict.number)]:
+            self.found = replace(self.found, suspicion=early[1])
+        self.verdicts[self.found.number].deviated = True
 
     def _check_output(
         self, name: str, expected: Array, found: Array, place: OutputLocation
@@ -307,7 +367,7 @@ class FirstDivergence:
         core = -1 if writer.core is None else writer.core
         self.found = Deviation(
             DeviceLocation(
-                verdict.sdsc, writer.execute, writer.core, name, loop_indices=writer.tile
+                verdict.sdsc, last, writer.core, name, None, writer.tile, _source_of(verdict)
             ),
             writer.operation,
             False,
@@ -337,6 +397,15 @@ def _suspicion(executes: Sequence[MemoryExecute], last: int) -> Finding | None:
     return None
 
 
+def _read_before_write(executes: Sequence[MemoryExecute]) -> tuple[int, Finding] | None:
+    """Number of the first execute that reads an intermediate before it is written; a finding."""
+    for finding in reads_before_write(intermediate_uses(executes)):
+        place = finding.location
+        if isinstance(place, DeviceLocation) and place.execute is not None:
+            return place.execute, finding
+    return None
+
+
 def _positions(tile: Array, known: Sequence[ReferenceValue]) -> list[tuple[TileLayout, Coords]]:
     return [
         (layout, coords)
@@ -348,6 +417,28 @@ def _positions(tile: Array, known: Sequence[ReferenceValue]) -> list[tuple[TileL
 
 _SAMPLES = 200
 """Number of wrong elements of an output whose writers are looked up."""
+
+
+def _is_wrong(tensor: HostTensor, expected: Array) -> bool:
+    found = tensor.to_values()
+    is_compared = found.shape == expected.shape and found.dtype.kind == "f"
+    return is_compared and bool(ReferenceValue("", expected).differs(found, expected).any())
+
+
+def _source_of(verdict: ExecuteVerdict) -> SourceLocation | None:
+    return None if verdict.written is None else verdict.written[0].statement.location
+
+
+def _named(known: Sequence[ReferenceValue], name: str | None) -> list[ReferenceValue]:
+    return [value for value in known if value.name == name]
+
+
+def _is_made(value: ReferenceValue, verdict: ExecuteVerdict) -> bool:
+    """True if an operation of the execute's origin, or one whose operand equals its result, has
+    this value.
+    """
+    is_own = plain_name(verdict.origin.node) in map(plain_name, value.names)
+    return is_own or any(value in operands for _, operands in value.makers)
 
 
 def _owner(step: ExecuteView, operand: int) -> str | None:

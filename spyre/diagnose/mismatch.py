@@ -8,19 +8,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.diagnose.first_divergence import Deviation, ExecuteVerdict, FirstDivergence
+from spyre.diagnose.due_values import ExecuteVerdict
+from spyre.diagnose.first_divergence import Deviation, FirstDivergence
 from spyre.runtime.drawing import Frame, Markup, Section, chart, inside, rectangle, tag
 
 Float64Array = npt.NDArray[np.float64]
 
 # --- text -------------------------------------------------------------------------------------
 
+NEARLY_ALL = 0.97
+"""Share of wrong elements from which a map would show nothing."""
 _SHADES = ".123456789#"
 """Share of wrong elements, in tenths: none, …, all."""
 
 
 def map_lines(deviation: Deviation) -> list[str]:
-    """A map of the wrong elements: a character per core, and one per block of the tile."""
+    """A map of the wrong elements: a character per core, and one per block of the tile; a line
+    where nearly all are wrong.
+    """
     shares = deviation.by_core
     loops = f", loop indices {deviation.location.loop_indices}"
     where = loops if deviation.location.loop_indices else ""
@@ -28,10 +33,11 @@ def map_lines(deviation: Deviation) -> list[str]:
     of = f"execute {deviation.number}{where}"
     if deviation.is_of_output:
         of = f"output {deviation.value}"
-    lines = [
-        f"mismatch map of {of} ('.' right, '#' all wrong)",
-        f"  {cores}: {''.join(map(_shade, shares.values()))}",
-    ]
+    if (share := float(deviation.wrong.mean())) >= NEARLY_ALL:
+        return [f"mismatch of {of}: {share:.0%} of the elements are wrong"]
+    lines = [f"mismatch map of {of} ('.' right, '#' all wrong)"]
+    if not deviation.is_of_output:
+        lines.append(f"  {cores}: {''.join(map(_shade, shares.values()))}")
     shown = _extents_text(deviation)
     rows = _wrong_shares(deviation, 16, 64).tolist()
     return [*lines, f"  elements, {shown}:", *(f"    {''.join(map(_shade, row))}" for row in rows)]
@@ -67,12 +73,11 @@ def _shade(share: float) -> str:
 
 
 def verdict_lines(search: FirstDivergence) -> list[str]:
-    """A line per execute before the one that deviates."""
-    lines = ["executes before it:"]
-    for verdict in _before(search):
-        counts = f"{verdict.agreed} of {verdict.agreed + verdict.unknown}"
-        known = f"{counts} agree with {verdict.value}" if verdict.agreed else "no known value"
-        lines.append(f"  {verdict.number:3} {verdict.operation:14} {verdict.sdsc}: {known}")
+    """A line per execute before the one that deviates, marked if its result is no known value."""
+    lines = ["executes before it ('?': the result is no known value):"]
+    for v in _before(search):
+        mark = " " if v.agreed else "?"
+        lines.append(f"{mark} {v.number:3} {v.operation:14} {v.sdsc}: {v}")
     return lines if len(lines) > 1 else []
 
 
@@ -180,5 +185,4 @@ def _share_cells(frame: Frame, shares: Float64Array, names: Sequence[str] = ()) 
 
 
 def _verdict(verdict: ExecuteVerdict) -> Markup:
-    known = f"agrees with {verdict.value}" if verdict.agreed else "no value is known"
-    return tag("li", f"before it, execute {verdict.number}: {verdict.operation}: {known}")
+    return tag("li", f"before it, execute {verdict.number}: {verdict.operation}: {verdict}")

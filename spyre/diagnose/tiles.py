@@ -190,10 +190,26 @@ def is_constant(values: Array) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ReferenceValue:
-    """Numbers that the function computes; ``name``: of the input, operation or output."""
+    """Numbers that the function computes; ``name``: of the input, operation or output.
+
+    ``base``: the value that this is a view of. ``makers``: operations with this result, each with
+    the values among its operands.
+    """
 
     name: str
     values: Array
+    base: ReferenceValue | None = None
+    makers: list[tuple[str, tuple[ReferenceValue, ...]]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> ReferenceValue:
+        """The value itself, or the one that it is a view of."""
+        return self.base or self
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the operations."""
+        return {name for name, _ in self.makers}
 
     @cached_property
     def squeezed(self) -> Array:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -26,7 +27,7 @@ from spyre.diagnose import (
     is_constant,
     match_outputs,
 )
-from spyre.errors import LaunchError
+from spyre.errors import JsonLocation, LaunchError
 from spyre.files import import_file
 from spyre.hw.device import Device
 from spyre.runtime.arguments import Inputs, prepare_inputs
@@ -38,18 +39,62 @@ Function = Callable[..., Any]
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Records the results of every operation."""
+    """Records the results of every operation, and those of the operations that it decomposes into.
 
-    def __init__(self, values: list[ReferenceValue]) -> None:
+    ``values``: distinct ones with several different numbers, by shape and content.
+    """
+
+    def __init__(self) -> None:
         super().__init__()
-        self.values = values
+        self.values: dict[tuple[Any, ...], ReferenceValue] = {}
+        self._of_tensors: dict[int, ReferenceValue] = {}
+        self._tensors: list[torch.Tensor] = []
+        self._decomposed: list[Any] = []
+
+    def add(
+        self, name: str, tensor: torch.Tensor, base: ReferenceValue | None = None
+    ) -> ReferenceValue | None:
+        """The value that a tensor holds; None for integers and for equal numbers, of which any
+        tile matches any other. ``base``: the value that the tensor is a view of.
+        """
+        if tensor.numel() < 2 or not (tensor.is_floating_point() or tensor.dtype == torch.bool):
+            return None
+        value = ReferenceValue(name, _numbers(tensor), base)
+        if is_constant(value.values):
+            return None
+        self._tensors.append(tensor)  # its id stays its own
+        value = self.values.setdefault((value.squeezed.shape, value.squeezed.tobytes()), value)
+        self._of_tensors[id(tensor)] = value
+        return value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.numel() > 1:
-                self.values.append(ReferenceValue(str(func.overloadpacket), _numbers(leaf)))
+        named = kwargs or {}
+        operands = [x for x in tree_leaves((args, named)) if isinstance(x, torch.Tensor)]
+        known = [self._of_tensors[id(x)] for x in operands if id(x) in self._of_tensors]
+        result = func(*args, **named)
+        if "empty" in func.__name__:  # what the memory holds is no value
+            return result
+        name = str(func.overloadpacket)
+        base = known[0].whole if func.is_view and known else None
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        for value in filter(None, [self.add(name, leaf, base) for leaf in results]):
+            if not func.is_view:
+                value.makers.append((name, tuple(each.whole for each in known)))
+        if (decompose := self._decomposition(func)) is not None:
+            self._decomposed.append(func)
+            with self:
+                decompose(*args, **named)
+            self._decomposed.pop()
         return result
+
+    def _decomposition(self, func: Any) -> Callable[..., Any] | None:
+        """The decomposition of an operation without side effects, unless it is running."""
+        if func._schema.is_mutable or func in self._decomposed:
+            return None
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return None
+        found: Callable[..., Any] | None = decomposition_table.get(func)
+        return found
 
 
 def record_values(
@@ -64,14 +109,13 @@ def record_values(
     """
     plain = {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in inputs.items()}
     tensors = {key: t.float() if t.is_floating_point() else t for key, t in plain.items()}
-    floats = {key: t for key, t in tensors.items() if t.is_floating_point()}
-    values = [ReferenceValue(name, _numbers(t)) for name, t in floats.items()]
-    with torch.no_grad(), _Recording(values):
+    recording = _Recording()
+    for name, tensor in tensors.items():
+        recording.add(name, tensor)
+    with torch.no_grad(), recording:
         result = bound.call(function, tensors)
     outputs = tuple(_numbers(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
-    varied = [value for value in values if not is_constant(value.values)]
-    distinct = {(v.squeezed.shape, v.squeezed.tobytes()): v for v in reversed(varied)}
-    return tuple(reversed(distinct.values())), outputs
+    return tuple(recording.values.values()), outputs
 
 
 @dataclass(frozen=True)
@@ -200,7 +244,19 @@ def divergence_search(function: Function, run: Run) -> FirstDivergence:
     bound = bind_inputs(function, names)
     arrays = {name: buffer.function_input for name, buffer in inputs.items()}
     values, outputs = record_values(function, arrays, bound)
-    return FirstDivergence(values, frozenset(inputs), traced_executes(run), bound.order, outputs)
+    left_out = [
+        f.location.file
+        for f in run.findings
+        if isinstance(f.location, JsonLocation) and f.code == "SPY277"
+    ]
+    return FirstDivergence(
+        values,
+        frozenset(inputs),
+        traced_executes(run),
+        bound.order,
+        outputs,
+        ", ".join(Path(file).name for file in left_out),
+    )
 
 
 def _natural(name: str) -> list[int | str]:

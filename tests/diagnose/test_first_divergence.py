@@ -4,6 +4,7 @@ none; breakpoints.
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from pathlib import Path
@@ -24,6 +25,8 @@ from spyre.diagnose.tiles import (
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
+from spyre.mlir.bundle import load_bundle, write_bundle
+from spyre.mlir.operation import Origin
 from spyre.runtime.cases import read_case
 from tests.examples import sample
 from tests.sanitizer import programs
@@ -40,6 +43,7 @@ FIRST = {
 }
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TILED = ("abs", "neg")
+ROLES = (programs.READ, programs.WRITTEN)
 
 
 @pytest.mark.shared
@@ -101,12 +105,100 @@ def test_a_tile_that_is_written_at_the_wrong_step(tmp_path: Path):
     assert (found.operation, found.location.tensor) == ("neg", "arg_1")
 
 
+def softmax_with(directory: Path, sdsc: int, change: dict[str, str]) -> Path:
+    """The example, words of one SDSC exchanged."""
+    wrong = shutil.copytree(EXAMPLES / "softmax", directory / "wrong")
+    file = wrong / f"sdsc_{sdsc}.json"
+    text = file.read_text()
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("sdsc", "change", "value"),
+    [
+        (1, {'"sub"': '"mul"'}, "aten.sub"),
+        (2, {'"exp"': '"abs"'}, "aten.exp"),
+        (3, {'"sum"': '"max"'}, "aten.sum"),  # of equal numbers: the maximum is 1 in every row
+    ],
+)
+def test_an_operation_inside_of_torch_s(sdsc: int, change: dict[str, str], value: str, tmp_path):
+    """Decompositions have the values inside of softmax."""
+    found = spyre.first_wrong(softmax_with(tmp_path, sdsc, change), lambda x: torch.softmax(x, -1))
+    assert found is not None
+    assert (found.number, found.value, found.is_of_output) == (sdsc, value, False)
+
+
+def test_executes_in_another_order(tmp_path: Path):
+    wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
+    module = wrong / "bundle.mlir"
+    lines = module.read_text().splitlines(keepends=True)
+    (at,) = (k for k, line in enumerate(lines) if '"sdsc_1.json"' in line)
+    lines[at : at + 2] = lines[at + 1], lines[at]
+    module.write_text("".join(lines))
+    found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
+    assert found is not None
+    assert found.number == 1
+    assert "exp reads sticks of Tensor0 that have not been written" in found.to_finding().message
+
+
+def test_an_execute_that_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
+    module = wrong / "bundle.mlir"
+    lines = module.read_text().splitlines(keepends=True)
+    module.write_text("".join(line for line in lines if "sdsc_2.json" not in line))
+    found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
+    assert found is not None
+    assert found.to_finding().message.startswith("sdsc_2.json is never executed")
+    (tmp_path / "f.py").write_text("import torch\n\ndef f(x):\n    return torch.softmax(x, -1)\n")
+    assert main([str(wrong), "--expect", f"torch:{tmp_path / 'f.py'}:f", "-q"]) == 1
+    assert "SPY277" in capfd.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize("origin", [Origin(), Origin("abs_1", "aten.abs.default")])
+def test_the_origin_of_an_execute(origin: Origin, tmp_path: Path):
+    """Of an execute without one, its operands say which value is due."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    builder.add(pointwise("neg", (32, 128), [HostOperand(x.at(0))], HostOperand(y.at(0))))
+    write_bundle(builder.build().with_origins([origin]), programs.write(builder, tmp_path, ROLES))
+    assert load_bundle(tmp_path).operation("sdsc_0.json").origin == origin
+    found = spyre.first_wrong(tmp_path, lambda x: torch.abs(x))
+    assert found is not None
+    assert (found.number, found.value, found.is_read) == (0, "aten.abs", False)
+
+
+def test_a_result_that_equals_an_operand(tmp_path: Path):
+    """relu of positive numbers: the execute computes its value, the next one does not."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    builder.add(pointwise("abs", (32, 128), [HostOperand(x.at(0))], lx(0), {"mb": 2}))
+    builder.add(pointwise("relufwd", (32, 128), [lx(0)], lx(ROW * 64), {"mb": 2}))
+    builder.add(pointwise("neg", (32, 128), [lx(ROW * 64)], HostOperand(y.at(0)), {"mb": 2}))
+    programs.write(builder, tmp_path, ROLES)
+    found = spyre.first_wrong(tmp_path, lambda x: torch.relu(torch.abs(x)) * 3)
+    assert found is not None
+    assert (found.number, found.value) == (2, "aten.mul")
+
+
+def plain_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Without values of operations."""
+    e = np.exp(x.numpy() - x.numpy().max(-1, keepdims=True))
+    return torch.from_numpy(e / e.sum(-1, keepdims=True))
+
+
+SOURCE = inspect.getsource(plain_softmax)
+
+
 def test_an_intermediate_that_no_value_is_known_of(tmp_path: Path, capfd):
-    """Softmax is one operation of torch: what is inside of it, only addresses show."""
+    """Only addresses show what is wrong."""
     wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
     sdsc = wrong / "sdsc_3.json"
     sdsc.write_text(sdsc.read_text().replace('"4096"', '"6144"'))
-    found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
+    found = spyre.first_wrong(wrong, plain_softmax)
     assert found is not None
     assert (found.number, found.value, found.is_of_output) == (3, "arg_1", True)
     finding = found.to_finding()
@@ -115,12 +207,12 @@ def test_an_intermediate_that_no_value_is_known_of(tmp_path: Path, capfd):
         "by its addresses; output arg_1 is wrong: sum reads other sticks of Tensor0"
         in finding.message
     )
-    (tmp_path / "f.py").write_text("import torch\n\ndef f(x):\n    return torch.softmax(x, -1)\n")
-    assert main([str(wrong), "--expect", f"torch:{tmp_path / 'f.py'}:f"]) == 1
+    (tmp_path / "f.py").write_text(f"import numpy as np\nimport torch\n\n{SOURCE}")
+    assert main([str(wrong), "--expect", f"torch:{tmp_path / 'f.py'}:plain_softmax"]) == 1
     shown = capfd.readouterr()
-    assert "mismatch map of output arg_1" in shown.out
+    assert "mismatch of output arg_1: " in shown.out
     report = tmp_path / "report.html"
-    words = ["--expect", f"torch:{tmp_path / 'f.py'}:f", "-q", "--report", str(report)]
+    words = ["--expect", f"torch:{tmp_path / 'f.py'}:plain_softmax", "-q", "--report", str(report)]
     assert main([str(wrong), *words]) == 1
     section = report.read_text().split('<section id="mismatch"')[1].split("</section>")[0]
     assert "SPY622" in section
@@ -137,7 +229,7 @@ def test_an_intermediate_that_nobody_has_written(tmp_path: Path):
     wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
     sdsc = wrong / "sdsc_3.json"
     sdsc.write_text(sdsc.read_text().replace('"4096"', '"131072"'))
-    found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
+    found = spyre.first_wrong(wrong, plain_softmax)
     assert found is not None
     assert (found.number, found.is_of_output) == (3, True)
     finding = found.to_finding()
@@ -159,7 +251,7 @@ def test_the_command_line(tmp_path: Path, function_file: str, capfd: pytest.Capt
     printed = capfd.readouterr()
     assert "SPY704" in printed.err.splitlines()[0]
     assert "error SPY622: the first wrong execute" in printed.err
-    assert "mismatch map of execute 0, loop indices (1,)" in printed.out
+    assert "mismatch of execute 0, loop indices (1,): 99% of the elements" in printed.out
     assert main([str(wrong), "--expect", function_file, "--json"]) == 1
     told = json.loads(capfd.readouterr().out)["first_wrong"]
     assert (told["execute"], told["loop_indices"], told["tensor"]) == (0, [1], "Tensor0")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +27,7 @@ from spyre.mlir.builder.operations import (
     SizeValue,
     build_inspected,
 )
-from spyre.mlir.operation import Operation
+from spyre.mlir.operation import Operation, Origin
 from spyre.mlir.program import (
     EXPRESSIONS,
     SYMBOLIC,
@@ -319,6 +319,17 @@ class BuiltBundle:
     def sdscs(self) -> Mapping[str, Sdsc]:
         """The SDSC files."""
         return {name: built.sdsc for name, built in self.built.items()}
+
+    def with_origins(self, origins: Sequence[Origin]) -> BuiltBundle:
+        """The bundle with the origin of every execute, unchanged for another number of executes."""
+        if len(origins) != len(self.steps):
+            return self
+        named = {name: origin for (_, name, _), origin in zip(self.steps, origins, strict=True)}
+        built = {
+            name: replace(each, described=replace(each.described, origin=named[name]))
+            for name, each in self.built.items()
+        }
+        return replace(self, built=built)
 
     def to_bundle(self) -> Bundle:
         """What reading the directory would give, if it were written."""

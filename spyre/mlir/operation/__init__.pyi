@@ -20,6 +20,7 @@ from .operation import (
     Component as Component,
     Indirection as Indirection,
     Operation as Operation,
+    Origin as Origin,
     Padding as Padding,
     SymbolicDim as SymbolicDim,
     Tensor as Tensor,

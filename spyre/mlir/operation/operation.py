@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spyre.dtypes import STICK_BYTES
 from spyre.rules import Fault
@@ -166,6 +166,15 @@ class Tensor:
         return self.component is Component.LX or self.per_core_in_hbm
 
 
+class Origin(NamedTuple):
+    """The graph node that an operation was made for, and the aten operation of that node; "" if
+    the file names none (``debug_handle_``).
+    """
+
+    node: str = ""
+    aten_op: str = ""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One computeOp_ over all its cores.
@@ -177,7 +186,8 @@ class Operation:
     ``windows``: by spatial dim, of convolutions and pooling. ``symbolic_dims``: dims whose extent
     is a symbol; ``extents`` then holds the maximum. ``last_extents``: extent of the last work slice
     of a dim, where it is shorter than that of the others. ``index_steps``: of moves by elements,
-    per index tensor the bytes that an index counts and the first index out of range.
+    per index tensor the bytes that an index counts and the first index out of range. ``origin``:
+    operations that differ in it only are equal and share plans.
     """
 
     name: str
@@ -200,6 +210,7 @@ class Operation:
     symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
     last_extents: Mapping[str, int] = field(default_factory=dict)
     index_steps: tuple[tuple[int, int], ...] = ()
+    origin: Origin = field(default=Origin(), compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields only, so that plans on disk do not store cached properties."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import UnsetType
 
-from spyre.mlir.operation import Operation, SymbolicDim, Tensor, Window, indexed_dims
+from spyre.mlir.operation import Operation, Origin, SymbolicDim, Tensor, Window, indexed_dims
 from spyre.mlir.sdsc.reading import (
     SdscDocument,
     dim_entries,
@@ -99,6 +99,7 @@ def operation_of(document: SdscDocument) -> Operation:
         windows=_windows(document, extents),
         symbolic_dims=_symbolic_dims(document, extents, maxima),
         last_extents=_last_extents(document, extents, slices, maxima),
+        origin=_origin(document),
     )
     if not operation.index_tensors:
         return operation
@@ -107,6 +108,17 @@ def operation_of(document: SdscDocument) -> Operation:
         inputs=tuple(_single_index_outermost(operation, t) for t in operation.inputs),
         outputs=tuple(_single_index_outermost(operation, t) for t in operation.outputs),
     )
+
+
+def _origin(document: SdscDocument) -> Origin:
+    """The origin in ``debug_handle_``; parts of another form are left out."""
+    handle = given(document.sdsc.body.debug_handle, None)
+    if not isinstance(handle, dict):
+        return Origin()
+    chain = handle.get("ir_chain")
+    first = chain[0] if isinstance(chain, list) and chain else ""
+    names = (first, handle.get("aten_op"))
+    return Origin(*(name if isinstance(name, str) else "" for name in names))
 
 
 def _extents(document: SdscDocument) -> tuple[dict[str, int], dict[str, int]]:

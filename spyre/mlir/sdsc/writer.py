@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -69,8 +71,22 @@ def write_operation(op: Operation) -> Sdsc:
         dscs=({op.name: dsc},),
         data_dscs=() if op.symbolic_dims else UNSET,
         symbol_tags={str(s.symbol): s.tag for s in op.symbolic_dims.values() if s.tag} or UNSET,
+        debug_handle=_debug_handle(op),
     )
     return Sdsc(op.sdsc_name, body)
+
+
+def _debug_handle(op: Operation) -> dict[str, Any] | UnsetType:
+    if not any(op.origin):
+        return UNSET
+    return {
+        "id": str(int.from_bytes(sha256(repr(op.origin).encode()).digest()[:7])),
+        "source": None,
+        "aten_op": op.origin.aten_op or None,
+        "ir_chain": [op.origin.node],
+        "fused_from": [],
+        "transform_history": [],
+    }
 
 
 def _dsc(op: Operation) -> Dsc:

@@ -15,6 +15,8 @@ import torch
 import spyre
 from spyre.cli.run import main
 from spyre.errors import LaunchError
+from spyre.mlir.bundle import load_bundle
+from spyre.mlir.operation import Origin
 from spyre.torch_backend.inductor.base.sources import readable
 from spyre.torch_backend.torch_reference import bind_inputs
 
@@ -55,6 +57,28 @@ def test_arguments_used_in_another_order_than_declared(kept):
     swapped = spyre.first_wrong(bundle, lambda b, a: torch.exp(a) - b)
     assert swapped is not None
     assert swapped.order == ""
+
+
+def attention(a: torch.Tensor) -> torch.Tensor:
+    return torch.relu(torch.softmax(a, -1) * 3) + torch.relu(a)
+
+
+def test_executes_name_their_operations(kept):
+    (bundle,) = kept(attention, card(64, 128))
+    read = load_bundle(bundle)
+    origins = [read.operation(e.sdsc_filename).origin for e in read.module.executes()]
+    assert set(origins) >= {
+        Origin("softmax", "aten._softmax.default"),
+        Origin("relu", "aten.relu.default"),
+        Origin("relu_1", "aten.relu.default"),
+        Origin("add", "aten.add.Tensor"),
+    }
+    assert spyre.first_wrong(bundle, attention) is None
+    (summing,) = (file for file in bundle.glob("sdsc_*.json") if '"sum"' in file.read_text())
+    summing.write_text(summing.read_text().replace('"sum"', '"max"'))
+    found = spyre.first_wrong(bundle, attention)
+    assert found is not None
+    assert found.location.sdsc == summing.name
 
 
 def test_functions_that_are_alike_but_for_names(kept):

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,6 +118,14 @@ def tags_of(operation: Any) -> tuple[Tag, ...]:
     return tuple(sorted({tag for node in nodes if (tag := _tag(node)) is not None}))
 
 
+def aten_op_of(operation: Any) -> str:
+    """The aten operation of an ir.Operation's first tagged node, "" without one."""
+    node = getattr(operation, "origin_node", None)
+    nodes = [node] if node is not None and _tag(node) else operation.get_origins()
+    made = [str(n.meta.get("original_aten") or "") for n in nodes if _tag(n) is not None]
+    return next((name for name in sorted(made) if name.startswith("aten.")), "")
+
+
 def _tag(node: torch.fx.Node) -> Tag | None:
     found: Tag | None = (node.meta.get("custom") or {}).get(TAG)
     return found
@@ -126,12 +135,14 @@ def _tag(node: torch.fx.Node) -> Tag | None:
 class KernelCall:
     """A call of a kernel in generated code. ``names``: of its arguments, by arg_index, "" for
     arguments without one. ``executes``: per execute, its nodes in the graph ``identity``.
+    ``origins``: per execute, its aten operation, after a name that counts that operation's nodes.
     """
 
     identity: str
     names: tuple[str, ...] = ()
     executes: tuple[tuple[str, ...], ...] = ()
     is_backward: bool = False
+    origins: tuple[tuple[str, str], ...] = ()
 
     def places_of(self, execute: int) -> tuple[SourcePlace, ...]:
         """Source lines of an execute, in every function with this graph."""
@@ -152,9 +163,26 @@ def _places(identity: str, names: Sequence[str], is_backward: bool) -> tuple[Sou
 
 
 def kernel_call(
-    names: Sequence[str], executes: Sequence[Sequence[Tag]], is_backward: bool
+    names: Sequence[str],
+    executes: Sequence[Sequence[Tag]],
+    is_backward: bool,
+    aten_ops: Sequence[str] = (),
 ) -> KernelCall:
     """The call of a kernel; tags of other graphs than the first one are ignored."""
     identity = next((tag[0] for tags in executes for tag in tags), "")
     known = tuple(tuple(name for graph, name in tags if graph == identity) for tags in executes)
-    return KernelCall(identity, tuple(names), known, is_backward)
+    origins = tuple(_origins(known, aten_ops)) if any(aten_ops) else ()
+    return KernelCall(identity, tuple(names), known, is_backward, origins)
+
+
+def _origins(
+    executes: Sequence[tuple[str, ...]], aten_ops: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    known: dict[tuple[tuple[str, ...], str], str] = {}
+    counts: Counter[str] = Counter()
+    for nodes, op in zip(executes, aten_ops, strict=True):
+        name = op.removeprefix("aten.").partition(".")[0].strip("_")
+        if name and (nodes, op) not in known:
+            known[nodes, op] = f"{name}_{counts[name]}" if counts[name] else name
+            counts[name] += 1
+        yield known.get((nodes, op), ""), op

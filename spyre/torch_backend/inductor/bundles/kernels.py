@@ -21,6 +21,7 @@ from msgspec import structs
 
 from spyre.lru_cache import LruCache
 from spyre.mlir.builder import BuiltBundle
+from spyre.mlir.operation import Origin
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name, spec_of_arguments
 from spyre.runtime.program import LAUNCH_SPEC_FILE, Role, format_launch_spec
 from spyre.torch_backend.eager.launch import number_on_card, ready_buffer, scratch_memory
@@ -282,7 +283,8 @@ class InductorKernel:
                 files = launch_spec_files(self.name, self.memory, tensors, *row)
                 texts = {**self.notes, LAYOUTS_FILE: layouts_text(self.memory, tensors)}
                 files |= {name: text.encode() for name, text in texts.items()}
-                parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
+                bundle = self.bundle.with_origins([Origin(*each) for each in call.origins])
+                parts = replace(bundle, extra_files={**bundle.extra_files, **files})
                 show_program(self.name, spec_text(self.specs), parts)
             self._shown.append(call)
 

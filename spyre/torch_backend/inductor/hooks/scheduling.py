@@ -39,7 +39,7 @@ from spyre.torch_backend.inductor.base.compat import (
 from spyre.torch_backend.inductor.base.layouts import HostBuffer
 from spyre.torch_backend.inductor.base.notes import wants_notes
 from spyre.torch_backend.inductor.base.settings import cache_key, settings
-from spyre.torch_backend.inductor.base.sources import NO_CALL, kernel_call, tags_of
+from spyre.torch_backend.inductor.base.sources import NO_CALL, aten_op_of, kernel_call, tags_of
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
 from spyre.torch_backend.inductor.dynamic.rows import RowTile, collecting
 from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
@@ -295,7 +295,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         written = V.graph.mutated_inputs
         names = ["" if name in written else name_of_input(name) for name in arguments]
         executes = [tags[k] if k >= 0 else () for k in made_for]
-        call = kernel_call(names, executes, bool(V.graph.is_backward))
+        aten_ops = [aten_op_of(leaves[k].node) if k >= 0 else "" for k in made_for]
+        call = kernel_call(names, executes, bool(V.graph.is_backward), aten_ops)
         if call == NO_CALL:
             return []
         wrapper, source = V.graph.wrapper_code, repr(call)

@@ -1,0 +1,148 @@
+"""``spyre diff A B``: two programs execute by execute, without running them.
+
+Executes are aligned by their operations. Of each pair: extents, division among cores, runs, and the
+memory, first byte and tile steps of every tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from spyre.cli.entry import guarded
+from spyre.cli.options import CommandParser
+
+Fields = dict[str, str]
+MAX_STEPS = 4
+"""Different tile steps that are shown of a tensor."""
+
+
+@dataclass(frozen=True)
+class ExecuteForm:
+    """An execute as it is compared: ``fields`` by name."""
+
+    number: int
+    sdsc: str
+    operation: str
+    fields: Fields
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A pair of executes with the fields that differ, or (None) an execute of one program only."""
+
+    first: ExecuteForm | None
+    second: ExecuteForm | None
+
+    @property
+    def fields(self) -> dict[str, tuple[str, str]]:
+        """Texts in A and B of what differs."""
+        if self.first is None or self.second is None:
+            return {}
+        a, b = self.first.fields, self.second.fields
+        names = dict.fromkeys((*a, *b))
+        return {n: (a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n)}
+
+    def __str__(self) -> str:
+        if self.first is None or self.second is None:
+            side, only = ("A", self.first) if self.second is None else ("B", self.second)
+            assert only is not None
+            return f"only in {side}: execute {only.number} {only.operation} ({only.sdsc})"
+        a, b = self.first, self.second
+        head = f"execute {a.number} {a.operation}"
+        if (a.number, a.operation) != (b.number, b.operation):
+            head += f" (in B {b.number} {b.operation})"
+        rows = [f"  {name}:\n    A  {x}\n    B  {y}" for name, (x, y) in self.fields.items()]
+        return "\n".join([head, *rows])
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object: numbers of the execute in A and B, null in one program only."""
+        a, b = self.first, self.second
+        return {
+            "a": None if a is None else a.number,
+            "b": None if b is None else b.number,
+            "operation": (a or b).operation if a or b else None,  # type: ignore[union-attr]
+            "fields": {name: {"a": x, "b": y} for name, (x, y) in self.fields.items()},
+        }
+
+
+def differences(first: Sequence[ExecuteForm], second: Sequence[ExecuteForm]) -> list[Difference]:
+    """The executes that differ, in program order."""
+    a_names, b_names = ([each.operation for each in side] for side in (first, second))
+    found: list[Difference] = []
+    for kind, a, b, c, d in SequenceMatcher(None, a_names, b_names, autojunk=False).get_opcodes():
+        old: list[ExecuteForm | None] = [*first[a:b]]
+        new: list[ExecuteForm | None] = [*second[c:d]]
+        if kind != "equal" and len(old) != len(new):
+            found += [Difference(each, None) for each in old]
+            found += [Difference(None, each) for each in new]
+            continue
+        found += [Difference(x, y) for x, y in zip(old, new, strict=True)]
+    return [each for each in found if each.fields or each.first is None or each.second is None]
+
+
+def read_forms(path: str) -> list[ExecuteForm]:
+    """The executes of a bundle or a case. Errors as of `describe_run`."""
+    from spyre.runtime.cases import case_directory, read_case
+    from spyre.runtime.program import load_source
+    from spyre.runtime.run import RunOptions, describe_run, traced_executes
+
+    case = case_directory(path)
+    source = load_source(path) if case is None else read_case(case)
+    run = describe_run(source, load_source, RunOptions(check=False))
+    return [_form(each) for each in traced_executes(run)]
+
+
+def _form(each: Any) -> ExecuteForm:
+    op = each.op
+    fields = {
+        "operation": op.name,
+        "extents": ", ".join(f"{dim} {n}" for dim, n in op.extents.items()),
+        "division": ", ".join(f"{dim} {n}" for dim, n in op.slices.items() if n > 1) or "one core",
+        "runs": str(len(each.loops)),
+    }
+    for walk in each.walks:
+        fields[walk.tensor.name] = ", ".join(_tensor_texts(walk))
+    return ExecuteForm(each.number, each.sdsc, op.name, fields)
+
+
+def _tensor_texts(walk: Any) -> Iterator[str]:
+    tensor, starts = walk.tensor, walk.tile_starts
+    yield tensor.component.value.upper() if walk.owner is None else walk.memory.name
+    yield f"{tensor.data_format} {' x '.join(tensor.dims)}"
+    yield f"from byte {int(starts[0]):,}"
+    if len(starts) > 1:
+        steps = [f"{step:,}" for step in dict.fromkeys((starts[1:] - starts[:-1]).tolist())]
+        more = ", …" if len(steps) > MAX_STEPS else ""
+        yield f"steps of {', '.join(steps[:MAX_STEPS])}{more} bytes"
+
+
+def diff(arguments: Sequence[str], program: str) -> int:
+    """Print how two programs differ; exit code 1 if they do."""
+    return guarded(program, lambda: _parse(arguments, program), _report)
+
+
+def _parse(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    parser = CommandParser(prog=program, description="How two programs differ.")
+    parser.add_argument("a", metavar="A", help="directory of a bundle or a case")
+    parser.add_argument("b", metavar="B", help="the other one")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args(arguments)
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    found = differences(read_forms(parsed.a), read_forms(parsed.b))
+    if parsed.json:
+        from spyre.cli.json_report import print_object
+
+        rows = [each.to_json() for each in found]
+        print_object({"a": parsed.a, "b": parsed.b, "differences": rows})
+        return int(bool(found))
+    for each in found:
+        print(each)
+    differ = "execute differs" if len(found) == 1 else "executes differ"
+    print(f"{len(found)} {differ}" if found else "the programs are equal")
+    return int(bool(found))
