@@ -62,7 +62,7 @@ class Block:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """What is run of a page."""
+    """Return the blocks of a page that are run."""
     blocks: list[Block] = []
     file, left_out, end, is_last = "", False, 0, False
     for part in _PART.finditer(text):

@@ -54,7 +54,7 @@ BATCH = 250
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutant: ``clean``, an error code, or a failure worth a look."""
+    """Result of one mutant: ``clean``, an error code, or a failure to look into."""
 
     seed: int
     case: str

@@ -1,4 +1,4 @@
-"""What a case of the corpus is made of: a good bundle, edits that spoil it, and a command line."""
+"""Parts of a corpus case: a good bundle, edits that damage it, and a command line."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def _autoload():
     copy = lambda source, dst, non_blocking=False: torch_spyre._C.copy_tensor(source, dst)
     torch.library.register_kernel("aten::_copy_from", ["spyre"])(copy)
 """
-"""What torch-spyre does that matters here."""
+"""A package like torch-spyre, with the parts of its import that these tests need."""
 AUTOLOAD = "import torch\nfrom spyre.frontend import autoload\nautoload()\n"
 RUN_CHECKS = f"""{AUTOLOAD}
 import pytest, sys

@@ -75,7 +75,7 @@ CLASSES = {
 }
 """By name: what instances have."""
 MORE = {"profile", "trace", "counting", "sanitizer_findings", "reset"}
-"""What the simulator adds."""
+"""Names that the simulator adds."""
 LOGGING = {
     "log_level_to_string": "level",
     "string_to_log_level": "level_str",

@@ -38,7 +38,7 @@ class Slide:
 
 @dataclass(frozen=True)
 class Given:
-    """What a formula computes from; ``lacking``: axes the output does not have."""
+    """Arguments of a formula; ``lacking``: axes that the output does not have."""
 
     inputs: Sequence[Array]
     constants: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""What worker processes of the tests do in place of measuring."""
+"""Functions that worker processes of the tests call instead of measuring."""
 
 from __future__ import annotations
 

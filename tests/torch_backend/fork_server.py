@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 300
 
 
 KERNELS = ("elementwise", "copying", "converting")
-"""What nearly every program of a test runs."""
+"""Kernels that nearly all programs of tests run."""
 
 
 def import_what_a_card_needs() -> None:

@@ -1,4 +1,4 @@
-"""What ``import torch`` runs: silent, light, and harmless the second time."""
+"""The entry point of ``import torch``: silent, light, and harmless the second time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's example of an open device (torch_openreg, torch 2.13) is tested for, on this one.
+"""Tests of torch's example of an open device (torch_openreg, torch 2.13) on this device.
 
 Left out, and why:
 

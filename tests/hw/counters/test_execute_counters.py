@@ -1,4 +1,4 @@
-"""What executes moved: against every element's address, and hand-counted rings and parts."""
+"""Bytes moved by executes, against every element's address and hand-counted rings and parts."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_every_kernel_can_be_read(entry: str) -> None:
 
 @pytest.mark.parametrize("entry", KERNELS.values(), ids=KERNELS)
 def test_kernels_find_all_they_name(entry: str) -> None:
-    """What they have from LLVM too."""
+    """Including names of LLVM intrinsics."""
     names = kernels_of(entry.rpartition(".")[0])
     functions = [value for value in names.values() if isinstance(value, FunctionType)]
     for function in functions:
@@ -84,7 +84,7 @@ def test_what_moves_and_links_programs() -> None:
 
 
 def test_threads_read_modules_at_once():
-    """What the garbage collector calls lets other threads run in the middle of a syntax tree."""
+    """A callback of the garbage collector lets other threads run while a tree is being parsed."""
     gc.callbacks.append(give_way := lambda *_: time.sleep(0))
     thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
     modules = [f"spyre.hw.kernels.{name}" for name in ("blocks", *FAMILIES)]

@@ -74,7 +74,7 @@ def test_float32_sums_are_not_chunked(data_format: str):
 
 
 def column_sum(codes: Array, mode: str) -> int:
-    """What the engine makes of a sum of one lane, whose elements are DL16 ``codes``."""
+    """Return the engine's sum, a DL16 code, of one lane with elements ``codes``."""
     rows = len(codes)
     op = build_operation(reduction("sum", (rows, 64), (0,), at(0), at(1)))
     device, found = engine(mode), windows(op)

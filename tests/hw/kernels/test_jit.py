@@ -119,7 +119,7 @@ for module in sys.argv[1:]:
 
 
 def test_the_key_covers_every_module_a_kernel_imports() -> None:
-    """What Python really imports, against what the key's scan of the sources finds."""
+    """Compare the modules that Python imports with those found by the key's scan of sources."""
     paths = [path for path in Path(jit.__file__).parent.rglob("*.py") if path.stem != "__init__"]
     parts = [path.with_suffix("").relative_to(jit.PACKAGE).parts for path in paths]
     modules = [".".join(("spyre", *names)) for names in parts]

@@ -155,7 +155,7 @@ def test_replicated_cores():
 
 ROWS = 3
 OUTSIDE = 0x5A5A
-"""What others have behind an argument."""
+"""Contents of memory behind an argument, which must not change."""
 
 
 def conversion(name: str, formats: tuple[str, str], sizes: tuple[int, int]) -> Operation:

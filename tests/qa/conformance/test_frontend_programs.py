@@ -91,7 +91,7 @@ def run(
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a test has to know of an SDSC: extents by dim, and the nodes of its tensors."""
+    """Data of an SDSC that tests need: extents by dim, and the nodes of its tensors."""
 
     extents: dict[str, int]
     nodes: list[dict[str, Any]]

@@ -173,7 +173,7 @@ def test_failure_drops_what_is_behind_it_and_other_streams_go_on():
 
 @pytest.mark.parametrize("engine", [Engine.HOST, Engine.DMA])
 def test_failed_preparation_waits_for_its_turn(engine):
-    """What is in front of a job whose preparation failed still runs."""
+    """Jobs in front of one whose preparation failed still run."""
     state, stream, log = Scheduling(), StreamQueue(0), Log()
     state.submit(stream, log.job("a", 2))
     state.submit(stream, log.job("b", fails_at=(engine, 0)))

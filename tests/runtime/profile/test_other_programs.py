@@ -175,7 +175,7 @@ def test_modelled_trace(profile):
 
 @dataclass(frozen=True)
 class Linked:
-    """What the engine was given: it only has to show a view."""
+    """Stands for a linked program; it only needs a view."""
 
     view: ProgramView
 

@@ -94,7 +94,7 @@ T = TypeVar("T")
 
 
 def outcome(function: Callable[[], T]) -> T | SpyreError:
-    """What a function returns, or raises on purpose."""
+    """Return the function's result, or its SpyreError."""
     try:
         return function()
     except SpyreError as error:
@@ -102,7 +102,7 @@ def outcome(function: Callable[[], T]) -> T | SpyreError:
 
 
 def read_and_check(directory: Path) -> Bundle:
-    """What compiling does, without it."""
+    """Read and check a bundle like the compiler, without compiling."""
     bundle = load_bundle(directory)
     assert bundle.program is not None
     assert bundle.operations is not None
@@ -342,7 +342,7 @@ class TestSources:
         assert digest() in seen
 
     def test_the_key_covers_what_a_plan_needs(self) -> None:
-        """What Python imports to compile a bundle, against the sources of the version key."""
+        """Compare the modules imported to compile a bundle with the sources of the version key."""
         code = (
             "import sys, spyre.mlir.bundle, spyre.runtime.program.compiled\n"
             "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('spyre.')"

@@ -78,7 +78,7 @@ class Trace:
         return str(label)
 
     def check(self) -> None:
-        """What every trace must be."""
+        """Check the properties that every trace must have."""
         assert self.spans
         for event in self.events:
             assert {"ph", "pid", "tid", "ts", "name"} <= set(event)
@@ -111,7 +111,7 @@ class Trace:
             assert all(begin <= end for begin, end in spans)
 
     def _check_parents(self) -> None:
-        """What cores do lies within its block; a block has one span of a stream and an engine."""
+        """Check that cores' spans are within their block, which has a stream and an engine span."""
         parents: dict[tuple[int, str, int], list[Event]] = {}
         children = []
         for span in self.spans:

@@ -34,7 +34,7 @@ def on_card(tensors):
 
 
 def as_held(tensors):
-    """What the card holds of CPU tensors."""
+    """Return the values of CPU tensors after a copy to the card."""
     return [tensor.cpu() for tensor in on_card(tensors)]
 
 

@@ -52,7 +52,7 @@ def found_by(network, *args):
 
 
 def composed(monkeypatch, network, *args):
-    """What torch's own composition gives."""
+    """Return the results of torch's composition."""
     with monkeypatch.context() as patched:
         patched.setattr(recurrent, "_launched", lambda *_: None)
         return found_by(network, *args)

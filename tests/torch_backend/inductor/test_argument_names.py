@@ -21,7 +21,7 @@ from spyre.torch_backend.torch_reference import bind_inputs
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What runs a compiled function, and gives the directories of its bundles."""
+    """Return a function that runs a compiled function and returns its bundles' directories."""
     torch._dynamo.reset()
 
     def run(function: Callable[..., Any], *args: Any, **named: Any) -> list[Path]:

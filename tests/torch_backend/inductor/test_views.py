@@ -23,7 +23,7 @@ def written(view, write):
 
 
 def rows_of_a_transposed_result(x):
-    """What a part was written to keeps its strides, by which the next view is taken."""
+    """After a write to a part, a tensor keeps its strides, which the next view uses."""
     y = x @ x.mT
     turned = y.transpose(1, -1)
     turned.narrow(-2, 2, 2).relu_()

@@ -47,7 +47,7 @@ def step(number):
 
 
 def held():
-    """What must not grow from step to step."""
+    """Return the quantities that must not grow from step to step."""
     gc.collect()
     torch.spyre.synchronize()
     stats = torch.spyre.memory_stats()

@@ -418,7 +418,7 @@ def _numbered(size: sympy.Expr) -> Any:
 
 
 def _split(coordinate: sympy.Expr, tile: Mapping[str, int]) -> tuple[sympy.Expr, sympy.Expr]:
-    """What depends on the iteration, and what on sizes."""
+    """Split a coordinate into terms of the iteration, and terms of sizes."""
     terms = sympy.Add.make_args(sympy.expand(coordinate))
     symbols = tuple(tile)
     sized = [t for t in terms if is_dynamic(t, symbols)]
@@ -521,8 +521,8 @@ def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
 
 
 def _kind_of(spec: OpSpec) -> tuple[OpKind, str]:
-    """What ``spec`` does. UnsupportedError SPY960 for a name the cores do not have, and for an
-    operation that is more than its tensors' coordinates.
+    """Return the kind of ``spec``. UnsupportedError SPY960 for an unknown name, and for an
+    operation that its tensors' coordinates do not fully describe.
     """
     row = find_op(spec.op)
     if row is None:
@@ -598,7 +598,7 @@ def _tensor(
 
 
 def _allocation(spec: OpSpec, arg: TensorArg, operand: ArgView) -> tuple[str, int]:
-    """What the buffer lies in, and where."""
+    """Return the memory of the buffer, and its start."""
     match dict(arg.allocation):
         case {"lx": start} if len(arg.allocation) == 1 and not operand.view.offset_bytes:
             return LX, start
@@ -672,7 +672,7 @@ class ArgView:
 
 
 def _arg_name(spec: OpSpec, arg: TensorArg) -> str:
-    """What messages call a tensor: its place in the operation and in memory."""
+    """Return a tensor's name in messages: its place in the operation and in memory."""
     number = next((k for k, other in enumerate(spec.args) if other is arg), 0)
     kind, address = next(iter(arg.allocation.items()), (HBM, 0))
     where = f"argument {arg.arg_index}" if arg.arg_index >= 0 else f"{kind} {address}"

@@ -62,7 +62,7 @@ def run(function, *inputs, first=None):
 
 
 def same_bits(function, *inputs):
-    """What was seen with the passes, and without them; results have the same bits."""
+    """Run with and without the passes, compare the results' bits, and return both records."""
     with_passes, on = run(function, *inputs)
     without, off = run(function, *inputs, first=())
     for a, b in zip(with_passes, without, strict=True):

@@ -1,4 +1,4 @@
-"""What coarse tiling refuses, before it changes anything: each rule is broken and seen."""
+"""Refusals of coarse tiling, before any change: each rule is broken and noticed."""
 
 from __future__ import annotations
 

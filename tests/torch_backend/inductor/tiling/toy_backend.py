@@ -212,7 +212,7 @@ def launch(number, tensors):
 
 @dataclass
 class Compiled:
-    """What compilation showed, and what the function gave."""
+    """Records of a compilation, and the function's result."""
 
     result: object = None
     operations: list = field(default_factory=list)
@@ -237,7 +237,7 @@ class _LoopPass(CustomSchedulerPass):
 
 
 def lay_out(operations):
-    """What layout propagation does for the device: default device layouts everywhere."""
+    """Give all buffers default device layouts, in place of layout propagation."""
     for buffer in [*V.graph.graph_inputs.values(), *operations]:
         if isinstance(buffer, sympy.Symbol):
             continue
