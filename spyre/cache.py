@@ -71,7 +71,7 @@ def warn_uncached(reason: str) -> None:
 
 _KERNELS = "kernels-"
 MAX_KERNEL_BYTES = 1 << 30
-"""What compiled kernels of all states of the sources may take."""
+"""Bytes that compiled kernels of all source states may take."""
 
 
 def kernel_directory(key: str) -> Path | None:

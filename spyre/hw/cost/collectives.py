@@ -39,7 +39,7 @@ class CollectiveTime:
 
     @property
     def exchange_ns(self) -> float:
-        """What the cards' links are busy for."""
+        """Nanoseconds in which the cards' links are busy."""
         return self.step_ns + self.link_ns
 
     @property
@@ -76,7 +76,7 @@ def _schedule(name: str, ranks: int) -> tuple[int, float, float, float]:
         "all_to_all": exchange,
         "gather": exchange,
         "scatter": exchange,
-        # what the ranks have reduced goes to the root: as long as an all-reduce
+        # all parts of the sum are sent to the root, which takes as long as an all-reduce
         "reduce": (2 * others, 2 * part, part, 1.0),
         "send": (1, 1.0, 0.0, 1.0),
         "recv": (1, 1.0, 0.0, 1.0),

@@ -39,8 +39,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ClassError:
-    """Relative errors of a class: the median and what nine of ten are below, without signs, and
-    the median with its sign.
+    """Relative errors of a class: median and 90th percentile of magnitudes (``tenth``: a tenth is
+    larger), and the signed median.
     """
 
     name: str

@@ -321,7 +321,7 @@ class BuiltBundle:
         return {name: built.sdsc for name, built in self.built.items()}
 
     def to_bundle(self) -> Bundle:
-        """What reading the directory would give, if it were written."""
+        """Return the bundle that reading the written directory would give."""
         from spyre.mlir.bundle import Bundle
 
         return Bundle(self.directory, self.module, self.sdscs)
@@ -337,7 +337,7 @@ class BuiltBundle:
 def _program(
     steps: Sequence[BuiltStep], buffers: Mapping[str, str], sizes: Sequence[RuntimeSize]
 ) -> LoopProgram:
-    """What lowering the module gives."""
+    """Return the program that lowering the written module would give."""
     maker = _ProgramMaker()
     for name, written in buffers.items():
         maker.buffers[name] = maker.parameter(Parameter(parameter_name(written), "input_arg"))
@@ -350,7 +350,7 @@ def _program(
 
 @dataclass(slots=True)
 class _ProgramMaker:
-    """What the buffers and sizes of a launch are worth, and the terms that values share."""
+    """Values of the buffers and sizes of a launch, and the terms that values share."""
 
     parameters: list[Parameter] = field(default_factory=list)
     buffers: dict[str, IndexValue] = field(default_factory=dict)
@@ -395,7 +395,7 @@ class _ProgramMaker:
     def value(
         self, address: Address | RuntimeSize, variables: Mapping[str, IndexValue]
     ) -> IndexValue:
-        """What a symbol is worth."""
+        """Return the value of a symbol."""
         if isinstance(address, RuntimeSize):
             return self.sizes[address]
         buffer, offset, strides, shifts = address

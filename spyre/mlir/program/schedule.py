@@ -76,7 +76,7 @@ class _Nest:
 
 @dataclass(slots=True)
 class _Budget:
-    """What may still be allocated; raises before the limits are passed."""
+    """Remaining budget of executes and elements; raises before a limit is exceeded."""
 
     max_executes: int
     executes: int = 0

@@ -231,7 +231,7 @@ def _symbolic_dims(
 
 
 def _refuse_mixed(document: SdscDocument, symbols: Mapping[str, int]) -> None:
-    """What the reference does not define for a size that changes."""
+    """Refuse windows and masks along dims of symbolic size, which the reference does not define."""
     path = f"{document.dsc_path}.N_"
     table = _table(document, WINDOWS_KEY)
     windowed = {str(row.get(_WINDOW_DIM, "")).removesuffix("_") for row in table.values()}

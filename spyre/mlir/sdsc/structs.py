@@ -176,7 +176,7 @@ class OpAttributes(Struct, frozen=True):
 
 
 class ComputeOp(Struct, frozen=True):
-    """What is computed: the function's name and its tensors (``"Tensor0-idx0"``)."""
+    """The computation: name and tensors (``"Tensor0-idx0"``) of the function."""
 
     name: str = field(name="opFuncName")
     inputs: tuple[str, ...] = field(name="inputLabeledDs")

@@ -166,7 +166,7 @@ class _Walk:
     # --- definitions ------------------------------------------------------------------------------
 
     def definition(self, op: Definition) -> None:
-        """What a statement uses besides integers, and the name it defines."""
+        """Check a statement's operands that are no integers, and define its name."""
         match op:
             case ExtractOp():
                 self.extract(op)

@@ -69,7 +69,7 @@ def correction_tensor_bytes(n_symbols: int) -> int:
 
 @dataclass(frozen=True)
 class CompiledDirectory:
-    """What was compiled: the directory written, its plans, how many symbols, and warnings."""
+    """A compiled bundle: the written directory, its code, number of symbols, and warnings."""
 
     directory: Path
     code: SpyreCode

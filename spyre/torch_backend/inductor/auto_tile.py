@@ -132,8 +132,8 @@ Range = tuple[int, int]
 def candidate_ranges(
     operations: Sequence[Any], dims: Mapping[str, Dims]
 ) -> list[tuple[Range, dict[str, int]]]:
-    """Return all ranges of a run that are worth a trial, the longest first, and elements of the
-    dims that all their operations have and that may be tiled, by class.
+    """Return all candidate ranges of a run, the longest first, each with the elements of the
+    tileable dims that all its operations have, by class.
 
     For each class these are the longest ranges, and their parts between matmuls and from one matmul
     to the next: a matmul in tiles of rows reads its weights once per tile. ``dims``: by name of the

@@ -332,8 +332,8 @@ class ScratchpadPlan:
 
     ``buffers``: those that may be placed in LX, in the order of first use, with their sizes in one
     core. ``offsets``: bytes, equal on all cores; None for a buffer that does not fit. ``refused``:
-    the reason for each other buffer. ``capacity_bytes``: of one core's LX. ``compared``: what is
-    known of other plans, "" if all buffers fit.
+    the reason for each other buffer. ``capacity_bytes``: of one core's LX. ``compared``: text
+    on other plans, "" if all buffers fit.
     """
 
     buffers: tuple[LiveBuffer[str], ...]
@@ -355,7 +355,7 @@ def plan_scratchpad(
 
     ``kernel``: operations in program order; those of several kernels may follow one another, since
     LX keeps its contents between launches. ``capacity_bytes``: of one core's LX; ``lx_fraction``:
-    what the backend uses of it, for the modelled times.
+    the part of it that the backend uses, for the modelled times.
     """
     accesses, loops = accesses_of(kernel)
     why = refusals(accesses)
