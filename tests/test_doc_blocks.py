@@ -1,4 +1,4 @@
-"""Every code block of README and docs runs, and prints what is shown."""
+"""Every code block of README and docs runs, with the output shown."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def work(first: int, last: int, scratch: Path) -> None:
 
 
 def run_batch(first: int, last: int, scratch: Path) -> tuple[Counter[str], list[str]]:
-    """Mutants ``first`` .. ``last`` in a process of their own: results and failures."""
+    """Run mutants ``first`` .. ``last`` in a new process; return results and failures."""
     command = [
         sys.executable,
         "-m",

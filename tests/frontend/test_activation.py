@@ -1,4 +1,4 @@
-"""Who gets the device: SPYRE_FRONTEND decides, whatever is installed and in whatever order."""
+"""SPYRE_FRONTEND decides about the device, independently of installed packages and their order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_device(package, checks):
 
 
 def test_own_device_unless_asked(package):
-    """And what is said to those who ask for both."""
+    """Requesting both is an error."""
     code = """
         import sys
         from spyre.frontend import activate, is_active

@@ -73,7 +73,7 @@ CLASSES = {
     "_SpyreStreamBase": "synchronize query device id priority",
     "NativePermutationLayoutSolver": "",
 }
-"""By name: what instances have."""
+"""Attributes of instances, by name of the class."""
 MORE = {"profile", "trace", "counting", "sanitizer_findings", "reset"}
 """Names that the simulator adds."""
 LOGGING = {

@@ -1,4 +1,4 @@
-"""Perfetto's trace processor says what is wrong with a trace: tests with it can fail."""
+"""Perfetto's trace processor reports wrong traces, so tests with it can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a few lines in a process of their own, with the device registered."""
+"""Runs a few lines in a new process, with the device registered."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def _run_in_fork(server: str, code: str, environment: dict[str, str]) -> str:
 
 @cache
 def _servers() -> dict[str, TextIO]:
-    """Connections to the fork servers of this process, which end with it, by what they import.
+    """Start the fork servers of this process, which end with it; return their connections by name.
 
-    Their first caller may stand in a folder where `tests` cannot be imported.
+    The first caller's current folder may be one from which `tests` cannot be imported.
     """
     pairs = {name: socket.socketpair() for name in ("bare", "registered")}
     numbers = [served.fileno() for _, served in pairs.values()]

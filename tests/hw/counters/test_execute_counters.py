@@ -113,7 +113,7 @@ def test_chains_take_the_shortest_way(cores):
 @examples(15)
 @given(op=shuffles())
 def test_shuffles_take_the_ring(op: Operation):
-    """Bytes by definition: what lies in another core's scratchpad, by the linker's addresses."""
+    """Ring bytes are those in another core's scratchpad, by the linker's addresses."""
     runs = runs_of(op)
     counted = count_execute(runs)
     moved = 0

@@ -42,7 +42,7 @@ def at(k: int) -> HostOperand:
 @examples(40)
 @given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts, fill=fills)
 def test_sums(name: str, data: st.DataObject, seed: int, mode: str, threads: int, fill: Fill):
-    """Along any dims, split over cores, masked: the same bits, whatever the order costs."""
+    """Along any dims, split over cores, masked: the bits of the reference's order."""
     over_stick = True if name == "exx2" else None
     spec = data.draw(
         reduction_specs(name, CONSTANTS[name], over_stick=over_stick, mask_bits=0x4123, fp32=False)

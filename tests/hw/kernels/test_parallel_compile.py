@@ -1,4 +1,4 @@
-"""Kernels compiled by several processes: which ones, and what becomes of those that fail."""
+"""Kernels compiled by several processes: their selection, and failures."""
 
 from __future__ import annotations
 

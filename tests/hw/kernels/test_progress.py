@@ -106,7 +106,7 @@ def test_a_stream_that_cannot_be_written_harms_nothing(said, monkeypatch, closed
 
 
 def test_it_listens_to_the_compiler(tmp_path):
-    """A kernel that is compiled anew is told of by numba."""
+    """Numba reports the compilation of a kernel."""
     from numba import njit
 
     heard = []

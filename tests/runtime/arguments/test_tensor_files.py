@@ -1,4 +1,4 @@
-"""Tensor files: what goes in comes out, and what does not fit is named."""
+"""Tensor files: written tensors are read back, and errors name wrong tensors."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_rank_that_closes_first_is_still_read():
 
 
 class HastyMailboxes(Mailboxes):
-    """A connection that drops, when it is closed, what was sent and not yet received."""
+    """A connection that, when closed, drops messages that were sent but not received."""
 
     def __init__(self, rank, boxes):
         super().__init__(rank, boxes)

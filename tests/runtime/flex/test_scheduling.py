@@ -24,7 +24,7 @@ TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
 
 
 class Log:
-    """Makes jobs that note what ran."""
+    """Makes jobs that record the units that ran."""
 
     def __init__(self):
         self.ran = []

@@ -1,4 +1,4 @@
-"""The pipeline RFC's six workflows: what the examples print, and what must be true of it."""
+"""The pipeline RFC's six workflows: output of the examples, and properties of it."""
 
 from __future__ import annotations
 

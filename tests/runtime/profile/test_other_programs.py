@@ -1,6 +1,6 @@
-"""A program that no bundle was linked for is counted, weighed, profiled and traced all the same.
+"""A program without a bundle is counted, timed, profiled and traced like a linked one.
 
-It knows nothing of SDSCs, plans or tables: it says what `ProgramView` asks for, and nothing else.
+It has no SDSCs, plans or tables, only the members of `ProgramView`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading Chrome traces in tests, and what every one of them must be."""
+"""Reads Chrome traces in tests, and checks properties of every trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_within(inner: Event, outer: Event) -> bool:
 
 
 class Trace:
-    """The events of a trace by what they are. ``modelled``: processes with modelled time, apart."""
+    """The events of a trace by kind. ``modelled``: take processes with modelled time instead."""
 
     def __init__(self, content: dict[str, Any], modelled: bool = False) -> None:
         every: list[Event] = content["traceEvents"]

@@ -198,7 +198,7 @@ for KIND in (Failure, KeyboardInterrupt, SystemError):
 
 
 def test_errors_in_backward_passes_are_those_of_the_cpu():
-    """An abort would end the process, so it is one of its own."""
+    """In a separate process, because an abort would end it."""
     printed = [run(f"DEVICE = {device!r}\n{HOOKS}") for device in ("cpu", "spyre")]
     assert printed[0].count("in a hook") == 36
     assert printed[0] == printed[1]

@@ -497,8 +497,8 @@ FLOAT32_FUNCTIONS = {
     "abs": (torch.abs, 0, 0.0),
     "relu": (F.relu, 0, 0.0),
 }
-"""Function, bound in units of the last place, what else it may be away from the exact value, and
-what is exact in float64 if not the function itself.
+"""Function, bound in units of the last place, additional absolute bound, and the exact function in
+float64 if it is another one.
 
 σ(x) and tanh of the smallest numbers have few bits, which x · σ(x) multiplies. The argument of the
 tanh form's σ is rounded, which counts as often as it is large."""

@@ -309,7 +309,7 @@ def test_forward_derivatives():
 @pytest.mark.parametrize("is_python", [False, True])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_tracers_see_what_they_saw(name, is_python):
-    """The fused cells; where torch decomposes in Python, what these consist of."""
+    """Traces have the fused cells, or their parts where torch decomposes in Python."""
     network, _ = network_of(name, torch.float16, (16, 24))
     x = inputs_of(torch.float16, 16).to("spyre")
     traced = make_fx(lambda x: network(x)[0], tracing_mode="fake", _allow_non_fake_inputs=True)

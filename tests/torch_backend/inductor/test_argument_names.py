@@ -1,5 +1,5 @@
-"""Kept bundles of compiled functions call their arguments as the function does, where that is true:
-what `first_wrong` then calls a function with.
+"""Kept bundles of compiled functions name arguments as the function does, where they correspond;
+`first_wrong` calls the function by these names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The programs of examples/torch run, and print what they promise."""
+"""The programs of examples/torch run, with the promised output."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def assert_greedy(found: Any, reference: nn.Module, inputs: Inputs) -> None:
 
 @pytest.fixture(scope="module", params=CAUSAL, ids=str)
 def run(request: pytest.FixtureRequest, device: str) -> tuple[Family, Any, torch.Tensor]:
-    """A family, what it generated on the device, and its logits there without a cache."""
+    """A family, its generated output on the device, and its logits there without a cache."""
     family = request.param
     model = family.build("sdpa")
     found = generated(model, family.inputs(), device)

@@ -1,4 +1,4 @@
-"""Nothing is held that nobody needs: tensors, programs, threads, host memory."""
+"""No unneeded tensors, programs, threads or host memory are held."""
 
 from __future__ import annotations
 

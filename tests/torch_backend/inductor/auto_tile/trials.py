@@ -1,4 +1,4 @@
-"""Functions compiled with automatic tiling, and what it looked at."""
+"""Functions compiled with automatic tiling, and records of its search."""
 
 from __future__ import annotations
 

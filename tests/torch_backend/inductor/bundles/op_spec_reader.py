@@ -159,7 +159,7 @@ class AffineReader:
         return quotient + form_of(one), form_of({mod: Fraction(unit)}) + rest
 
     def largest(self, form: AffineForm) -> Fraction:
-        """An upper bound of what it counts to; its coefficients are not negative."""
+        """Return an upper bound of a form with non-negative coefficients."""
         rising = (f * self._largest(t) for t, f in form.terms if f > 0)
         return form.constant + sum(rising, Fraction(0))
 
@@ -246,8 +246,8 @@ class _DigitRange:
 def symbol_digits(
     address: AffineForm, lane: AffineTerm | None, lanes: int
 ) -> dict[str, SymbolDigits]:
-    """Digits of every symbol in ``address`` (bytes). ``lane``: what counts the lanes of sticks of
-    ``lanes`` elements. NotAffine where digits mix symbols, or do not nest.
+    """Return the digits of every symbol in ``address`` (bytes). ``lane``: the term that counts the
+    lanes of sticks of ``lanes`` elements. NotAffine if digits mix symbols, or do not nest.
     """
     terms: dict[str, list[tuple[_DigitRange, Fraction]]] = {}
     for term, factor in address.terms:
@@ -353,8 +353,8 @@ def lanes_of(arg: TensorArg) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DynamicWalk:
-    """``inside``: the tensor as one tile sees it, without what depends on sizes. ``shift_bytes``:
-    where it begins besides. ``rows``: (coordinate, pitch in bytes) of the dims outside of a stick.
+    """``inside``: one tile's view of the tensor, without terms of sizes. ``shift_bytes``: these
+    terms of its begin. ``rows``: (coordinate, pitch in bytes) of the dims outside of a stick.
     """
 
     inside: TensorArg
@@ -410,7 +410,7 @@ def dynamic_walk(arg: TensorArg, tile: Mapping[str, int]) -> DynamicWalk:
 
 
 UNBOUNDED = 1 << 40
-"""Stands for a device dim of unknown length in checks of what a tile reaches."""
+"""Length of a device dim of unknown length in checks of a tile's bounds."""
 
 
 def _numbered(size: sympy.Expr) -> Any:
@@ -454,11 +454,11 @@ table.
 
 
 def kernel_of(specs: Sequence[Spec], sizes: Collection[str] = ()) -> Kernel:
-    """``specs`` as a kernel: operations of compiled kernels as they are, the document's read.
+    """Return ``specs`` as a kernel: compiled kernels' operations unchanged, the document's read.
 
     ``sizes``: names of those that only a launch knows, which counts of loops may hold.
-    UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
-    fit, SPY964 for counts and extents that no launch says.
+    UnsupportedError SPY960 for operations without an SDSC, SPY961 for a work division that does
+    not fit, SPY964 for counts and extents that a launch does not determine.
     """
     return tuple(_read(specs, (), sizes))
 
@@ -662,8 +662,8 @@ class ArgView:
     """One tensor of an operation.
 
      ``view``: one dim per symbol, over one tile; of pitch 0 where it has no elements of its own.
-    ``loop_strides``: bytes by which the enclosing loops move it. ``shift_bytes``: what of its begin
-    depends on sizes that only a launch knows, as strides may.
+    ``loop_strides``: bytes by which the enclosing loops move it. ``shift_bytes``: part of its begin
+    that depends on a launch's sizes, as strides may.
     """
 
     view: DeviceView

@@ -203,7 +203,7 @@ def test_a_layout_whose_tiled_dim_is_not_on_the_card(abc):
     ids=["flip", "flat", "row", "roll", "reshape", "position", "gather", "uneven"],
 )
 def test_operations_that_go_beyond_their_tile(named, function):
-    """Each would read what other iterations make, or numbers that depend on the iteration."""
+    """Each would read results of other iterations, or numbers that depend on the iteration."""
 
     def hinted(a, b):
         with spyre_hint({"A": 2}):
