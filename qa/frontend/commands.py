@@ -1,7 +1,7 @@
-"""``python -m qa.frontend.commands --torch-spyre PATH``: run the commands of docs/frontend.md.
+"""``python -m qa.frontend.commands --torch-spyre PATH``: the commands of docs/frontend.md.
 
-They run in an empty folder with a copy of this package and a new environment. Exit code: that of
-the first command that fails. Needs a package index; not a test, because it installs torch.
+In an empty folder with a copy of this package and a new environment. Exit code: that of the first
+command that fails. Needs a package index; not a test, as it installs torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INDEX = re.compile(r"pip install (torch==\S+) --index-url \S+")
 
 
 def commands(page: str, checkout: str, wheels: str | None = None) -> str:
-    """Return the page's first block of commands, with `checkout` instead of a clone.
+    """The lines of the page's first block of commands, for `checkout` instead of a clone.
 
     ``wheels``: a folder to take torch from, instead of its index.
     """

@@ -299,11 +299,9 @@ class Lowering(DerivedOperations[Value]):
         return self.padded_right(self.unpadded_right(right, rank))
 
     def unpadded_left(self, left: Value, rank: int) -> Value:
-        """``left[.., M, K]`` of ``rank`` dims with K along the lanes."""
+        """``left[.., M, K]`` of ``rank`` dims with K along the lanes, in steps of one pitch."""
         left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
-        if len(left.view.dims[-1]) > 1:
-            raise LoweringError("K of a matmul's left operand has several pitches")
-        return left
+        return self.copy(left) if len(left.view.dims[-1]) > 1 else left
 
     def unpadded_right(self, right: Value, rank: int) -> Value:
         """``right[.., K, N]`` of ``rank`` dims with N along the lanes."""

@@ -342,7 +342,7 @@ class TestSources:
         assert digest() in seen
 
     def test_the_key_covers_what_a_plan_needs(self) -> None:
-        """Compare the modules imported to compile a bundle with the sources of the version key."""
+        """What Python imports to compile a bundle, against the sources of the version key."""
         code = (
             "import sys, spyre.mlir.bundle, spyre.runtime.program.compiled\n"
             "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('spyre.')"

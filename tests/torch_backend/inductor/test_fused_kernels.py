@@ -9,6 +9,7 @@ import spyre
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from spyre.torch_backend.inductor.design_point import compiled_with, counted_call
 from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import MATRIX, arg, loop, op
 
@@ -113,3 +114,32 @@ def test_a_matmul_in_tiles_of_k(tmp_path, unrolled, cores):
     expected = a.cpu().float() @ b.cpu().float()
     assert torch.allclose(c.cpu().float(), expected, atol=0.25, rtol=0.02)
     is_clean(kernel.bundle, tmp_path)
+
+
+def projected_attention(x, wq, wk, wv, wo, cos, sin):
+    def rotated(t):
+        half = t.shape[-1] // 2
+        return t * cos + torch.cat((-t[..., half:], t[..., :half]), -1) * sin
+
+    q, k, v = ((x @ w).view(1, x.shape[1], -1, cos.shape[-1]).transpose(1, 2) for w in (wq, wk, wv))
+    y = torch.nn.functional.scaled_dot_product_attention(
+        rotated(q), rotated(k), v, is_causal=True, enable_gqa=True
+    )
+    return y.transpose(1, 2).reshape(1, x.shape[1], -1) @ wo
+
+
+def test_a_product_over_heads_reads_a_copy_of_whole_sticks():
+    """K of the last product are groups, heads and depth, which have separate pitches."""
+    torch.manual_seed(0)
+    tokens, heads, groups, depth, width = 64, 8, 2, 128, 256
+    weights = [torch.randn(width, n * depth) / 16 for n in (heads, groups, groups)]
+    given = [torch.randn(1, tokens, width), *weights, torch.randn(heads * depth, width) / 32]
+    given += [torch.randn(1, tokens, depth) for _ in "12"]
+    halves = [t.half() for t in given]
+    form = compiled_with(projected_attention, {}, {})
+    on_card = [t.to("spyre") for t in halves]
+    counts = counted_call(form, on_card)
+    want = projected_attention(*(t.float() for t in halves))
+    torch.testing.assert_close(form(*on_card).cpu().float(), want, atol=0.01, rtol=0.02)
+    # one element per stick would take 64 times the memory of the last product's factors
+    assert counts.hbm_bytes < 8 * sum(t.nbytes for t in halves)
