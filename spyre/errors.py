@@ -116,7 +116,7 @@ class Finding:
         lines = [f"{place}{self.severity.value} {self.code}: {self.message}"]
         details = {label: getattr(self, label) for label in ("expected", "found", "hint")}
         lines.extend(f"  {label}: {value}" for label, value in details.items() if value)
-        # A line end in a name must not start a line that looks like another finding.
+        # A line end in a name must not begin what looks like another finding.
         lines = [printable(line).replace("\n", "\n    ") for line in lines]
         if isinstance(self.location, SourceLocation) and (excerpt := self.location.excerpt()):
             lines.insert(1, excerpt)

@@ -302,12 +302,12 @@ def refresh(text: str) -> str:
 
 
 def error_page() -> str:
-    """Return the page of diagnostic codes, which is not kept in the repository."""
+    """The page of diagnostic codes; not kept in the repository, since it follows from the rest."""
     return refresh(FRAME.read_text(encoding="utf-8"))
 
 
 def main() -> int:
-    """Rewrite the outdated pages and print their paths."""
+    """Rewrite the pages that changed and name them."""
     for page in sorted({*DOCS.rglob("*.md"), ERROR_PAGE}):
         old = page.read_text(encoding="utf-8") if page.exists() else ""
         if (new := error_page() if page == ERROR_PAGE else refresh(old)) != old:

@@ -148,13 +148,13 @@ def examples() -> dict[str, str]:
 
 
 def _answer(case: CorpusCase) -> str:
-    """Return the recorded answer of a case; "" if there is none yet, which fails its test."""
+    """The recorded answer; '' for a case that has none yet, which its test complains about."""
     golden = GOLDEN / f"{case.name}.txt"
     return golden.read_text(encoding="utf-8") if golden.is_file() else ""
 
 
 def diagnosis(answer: str, code: str) -> str:
-    """Return the first finding with ``code``: its line and the indented lines below it."""
+    """The first finding with ``code`` in an answer: its line and the indented ones below it."""
     lines = answer.splitlines()
     for k, line in enumerate(lines):
         if re.search(rf"(?:error|warning) {code}:", line):

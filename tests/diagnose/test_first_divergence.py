@@ -102,7 +102,7 @@ def test_a_tile_that_is_written_at_the_wrong_step(tmp_path: Path):
 
 
 def test_an_intermediate_that_no_value_is_known_of(tmp_path: Path, capfd):
-    """Softmax is one operation of torch: only addresses lead to its inner steps."""
+    """Softmax is one operation of torch: what is inside of it, only addresses show."""
     wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
     sdsc = wrong / "sdsc_3.json"
     sdsc.write_text(sdsc.read_text().replace('"4096"', '"6144"'))

@@ -321,7 +321,7 @@ class BuiltBundle:
         return {name: built.sdsc for name, built in self.built.items()}
 
     def to_bundle(self) -> Bundle:
-        """Return the bundle that reading the written directory would give."""
+        """What reading the directory would give, if it were written."""
         from spyre.mlir.bundle import Bundle
 
         return Bundle(self.directory, self.module, self.sdscs)
