@@ -51,5 +51,5 @@ class Outcome:
     faults: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the outcome as plain data."""
         return asdict(self)

@@ -336,7 +336,7 @@ def _wrap_method(owner: type | ModuleType, name: str, around: Callable[..., Any]
 
 
 def _wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
-    """As `_wrap_method` of ``torch.Tensor``; subclasses and modes see ``torch.Tensor.NAME``."""
+    """`_wrap_method` for ``torch.Tensor``; subclasses and modes see ``torch.Tensor.NAME``."""
     from torch.overrides import handle_torch_function, has_torch_function_unary
 
     original = getattr(torch.Tensor, name)
@@ -381,7 +381,7 @@ def _wrap_tensor_data(set_data: Callable[..., None]) -> None:
 
 
 def _wrap_function(name: str, around: Callable[..., Any]) -> None:
-    """As `_wrap_method` of ``torch``; torch function modes see ``torch.NAME``."""
+    """`_wrap_method` for ``torch``; torch function modes see ``torch.NAME``."""
     from torch.overrides import handle_torch_function
 
     original = getattr(torch, name)

@@ -106,8 +106,8 @@ def collective_time(name: str, size_bytes: int, ranks: int, machine: MachineSpec
 
 
 def fastest_time(name: str, size_bytes: int, ranks: int, machine: MachineSpec) -> CollectiveTime:
-    """As `collective_time`; of an all-reduce that of the faster schedule, as IBM's estimator picks
-    one.
+    """Return `collective_time`, for an all-reduce that of the faster schedule, as IBM's estimator
+    does.
     """
     names = ("all_reduce", "all_gather_sum") if name == "all_reduce" else (name,)
     times = (collective_time(each, size_bytes, ranks, machine) for each in names)

@@ -81,7 +81,7 @@ class Estimates:
 
     @property
     def errors(self) -> tuple[ClassError, ...]:
-        """By class of the file, then of all rows."""
+        """Errors by class of the file, then of all rows."""
         groups: dict[str, list[float]] = {}
         for row, us, measured_us in self.compared:
             name = row.cells.get("group") or row.kernel

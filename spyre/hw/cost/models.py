@@ -499,8 +499,8 @@ def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: Machin
 
 
 def multicast_reads(cores: int, cal: Calibration) -> float:
-    """How often an operand is read that ``cores`` cores share: a smooth maximum of once and once
-    per ``multicast_cores``; a core alone is slower.
+    """Return the number of reads of an operand that ``cores`` cores share: a smooth maximum of one
+    and one per ``multicast_cores``; a single core is slower.
     """
     if cores == 1:
         return 1.0 + cal.unshared_ratio

@@ -75,7 +75,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a task is done, nanoseconds from the first one's begin."""
+    """Begin and end of a task, nanoseconds from the first task's begin."""
 
     begin_ns: float
     end_ns: float
@@ -94,7 +94,7 @@ class Timeline:
         return max((span.end_ns for span in self.spans), default=0.0)
 
     def busy_ns(self, resource: Resource) -> float:
-        """How long a resource works."""
+        """Return the busy time of a resource in nanoseconds."""
         return sum(task.duration_ns for task in self.tasks if task.resource is resource)
 
 
@@ -205,7 +205,7 @@ class VirtualClock(Generic[Item, Time]):
 
 
 def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Timeline:
-    """When each task is done under a policy. ValueError for a task that waits for a later one."""
+    """Simulate tasks under a policy. ValueError for a task that waits for a later one."""
     chosen = ordered(tasks, overlap)
     for number, task in enumerate(chosen):
         if any(not 0 <= k < number for k in task.after):
@@ -214,7 +214,7 @@ def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Ti
 
 
 def _spans(tasks: Sequence[Task]) -> tuple[Span, ...]:
-    """When each task is done: a free resource takes the first of its ready tasks."""
+    """Return the span of each task; a free resource takes the first of its ready tasks."""
     missing = [len(task.after) for task in tasks]
     waiting: list[list[int]] = [[] for _ in tasks]
     ready: dict[Resource, list[int]] = {resource: [] for resource in Resource}

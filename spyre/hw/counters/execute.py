@@ -369,7 +369,7 @@ def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
 
 
 def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
-    """Which terms of the calibrated model an operation has."""
+    """Return the class that selects an operation's terms of the calibrated model."""
     if family in (Family.MATMUL, Family.PACKED_MATMUL):
         return CostClass.MATMUL
     if family is Family.REDUCTION:

@@ -53,7 +53,7 @@ _COST_NS = {
 """Time of an interpreted unit of work, and factor over the compiled time in the table (COST_NS):
 fitted to real programs, on an Intel Xeon."""
 _STICK_NS = 20_000
-"""Of a stick of a copy between host and card."""
+"""Time of a stick in a copy between host and card."""
 _NICENESS = 5
 _COMPILE = f"""
 import fcntl, os, signal, sys
@@ -234,7 +234,7 @@ def drive(
     last: int,
     fault: Int64Array,
 ) -> int:
-    """As `spyre.hw.kernels.driver.drive` on one thread; chains run member by member."""
+    """Like `spyre.hw.kernels.driver.drive` on one thread; chains run member by member."""
     with _interpreting():
         for e in range(first, last):
             table = tables[dispatch[e, 0]]

@@ -71,7 +71,7 @@ def open_document(sdsc: Sdsc, file: str) -> SdscDocument:
 
 
 def operation_of(document: SdscDocument) -> Operation:
-    """As `read_operation`, of a file that was opened."""
+    """Like `read_operation`, for a file that was opened."""
     for error in unsupported_features(document):
         raise error
     op = _compute_op(document)

@@ -42,7 +42,7 @@ NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_$.-")
 _UNSAFE_PATH = re.compile(r"^$|^[/\\]|^[A-Za-z]:|\x00|(?:^|[/\\])\.\.(?:[/\\]|$)")
 
 ModulePlace = int | SourceLocation | None
-"""Where a module breaks a rule: an offset in its text, or a location."""
+"""Place of a broken rule in a module: an offset in its text, or a location."""
 ModuleFault = Fault[ModulePlace]
 SubjectT = TypeVar("SubjectT")
 

@@ -235,7 +235,7 @@ LOOK_AHEAD = 4
 
 
 class Policy(StrEnum):
-    """How jobs of different streams share the card."""
+    """Policies by which jobs of different streams share the card."""
 
     SERIALISED = "serialised"
     CONCURRENT = "concurrent"

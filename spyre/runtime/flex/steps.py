@@ -86,7 +86,7 @@ CHUNK_BYTES = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class LaunchPlan:
-    """How a kernel runs over tensors of one signature. Immutable; any thread may use it.
+    """Plan of a kernel's runs over tensors of one signature. Immutable; any thread may use it.
 
     ``kernel`` runs once per iteration. ``offsets_bytes``: int64 [iteration, address], the corner of
     each tile relative to its tensor; None for a single pass. ``tiles``: None for a single pass of

@@ -52,7 +52,7 @@ def _word(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
 
 
 def _exact(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
-    """Of int64 SPY901 where the result does not fit."""
+    """Add an operation that raises SPY901 if an int64 result exceeds 32 bits."""
     return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
 
 

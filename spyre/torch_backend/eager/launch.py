@@ -355,8 +355,8 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
 
 
 def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
-    """How `allocate_on` makes such a tensor; None where it does not, and where more than the call's
-    tensors may have decided the dtype.
+    """Return arguments of `allocate_on` for such a tensor; None if it cannot make it, or if more
+    than the call's tensors may have decided the dtype.
     """
     made = (tuple(result.shape), result.stride(), result.dtype)
     usual = default_base(*made[:2], name_of(result.dtype))
@@ -397,7 +397,7 @@ def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
 
 MIN_SCRATCH_BYTES = 1 << 20
 _scratch: dict[tuple[int, int], tuple[int, DeviceBuffer]] = {}
-"""By card and how often it was reset: bytes, and the memory."""
+"""Bytes and memory, by card and its number of resets."""
 
 
 def scratch_memory(card: FlexDevice, size_bytes: int) -> DeviceBuffer:

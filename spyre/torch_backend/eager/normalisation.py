@@ -68,8 +68,8 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, V
 
 
 def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
-    """As `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
-    float32, as in `batch_norm`.
+    """Like `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
+    float32, like `batch_norm`.
     """
     *weights, kinds, shape, eps, dtype = args
     rows, groups, width, _ = shape

@@ -30,7 +30,7 @@ Verdict = tuple[str, bool]
 """Torch's message, empty where it refuses nothing, and whether elements coincide."""
 MAX_VERDICTS = 4096
 _verdicts: LruCache[Any, Verdict] = LruCache(MAX_VERDICTS)
-"""By function and geometry of its arguments."""
+"""Verdicts by function and geometry of its arguments."""
 
 
 def overlap_check(op: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:

@@ -145,7 +145,7 @@ def copied_to(builder: Lowering, source: Value, target: Value) -> Value:
 
 
 def restickified(builder: Lowering, source: Value, target: Value) -> Value:
-    """As `copied_to`, from sticks along one dim to sticks along another."""
+    """Like `copied_to`, from sticks along one dim to sticks along another."""
     if source.lane_dim == target.lane_dim:
         return copied_to(builder, source, target)
     return builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (source,), target))

@@ -59,7 +59,7 @@ from spyre.torch_backend.program import LoweringError
 # --- candidates -----------------------------------------------------------------------------------
 
 Classes = Mapping[str, tuple[str, ...]]
-"""By name of an operation, the class of each of its dims."""
+"""Class of each dim of an operation, by the operation's name."""
 _DimNode = tuple[str, str, int]
 ITERATION, BUFFER = "iteration", "buffer"
 
@@ -263,12 +263,12 @@ class Outcome:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether other counts along the same dims are not possible either."""
+        """True if other counts along the same dims are not possible either."""
         return bool(self.why) and not self.why.startswith(COUNT_DOES_NOT_FIT)
 
     @property
     def is_possible(self) -> bool:
-        """Whether a kernel with these tiles can be compiled."""
+        """True if a kernel with these tiles can be compiled."""
         return not self.why
 
 

@@ -125,7 +125,7 @@ def outlives(accesses: Accesses, loop: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CoreView:
-    """How a tensor is divided over the cores: per device dim above the stick, without dims of one
+    """Division of a tensor over the cores, per device dim above the stick, without dims of one
     step.
 
     ``extents``: steps in one core's slice. ``splits``: number of slices. ``strides``: core c has
