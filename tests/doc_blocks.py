@@ -53,7 +53,7 @@ class Block:
 
     @property
     def is_shell(self) -> bool:
-        """Whether it holds commands."""
+        """True if it holds commands."""
         lines = self.body.splitlines()
         if self.language not in ("", "console", "bash", "sh") or not lines:
             return False

@@ -25,7 +25,7 @@ Edit = Callable[[Path], None]
 
 
 class Stage(StrEnum):
-    """Where a fault is found."""
+    """Stage at which a fault is found."""
 
     PARSE = "parse"
     CHECK = "check"

@@ -24,5 +24,5 @@ def deadly(task: SweepTask) -> list[Record]:
 
 
 def raising(task: SweepTask) -> list[Record]:
-    """As an error that a measurement does not catch."""
+    """Raise an error that a measurement does not catch."""
     raise ValueError(task.target.text)

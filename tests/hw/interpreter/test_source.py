@@ -19,7 +19,7 @@ from spyre.hw.interpreter.source import _Loops, interpreted, kernels_of
 from spyre.hw.plan_table import DISPATCH_WORDS, KERNELS
 
 NOT_CALLED = {"ir", "intrinsic", "cgutils", "I16", "I32", "I64"}
-"""Of what writes LLVM's text, for which there is something else."""
+"""Names of code that writes LLVM's text, which is replaced when interpreted."""
 
 FAMILIES = ("families.elementwise", "families.reduction", "families.movement")
 
@@ -45,7 +45,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name: str) -> None:
-    """As the loop does: on arrays, where its steps do not depend on each other."""
+    """A loop whose steps are independent becomes an expression on arrays with equal results."""
     text, is_vector = LOOPS[name]
     body = _Loops({}).visit(ast.parse(dedent(text)))
     assert is_vector != any(isinstance(node, ast.For) for node in ast.walk(body))

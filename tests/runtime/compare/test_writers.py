@@ -1,4 +1,4 @@
-"""Who wrote a stick: the vectorised answer against a walk over every dispatch, core and stick."""
+"""Writer of a stick: the vectorised answer against a walk over every dispatch, core and stick."""
 
 from __future__ import annotations
 

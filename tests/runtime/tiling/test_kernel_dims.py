@@ -1,4 +1,4 @@
-"""Which dims go together, and which cannot be tiled, read off the operations."""
+"""Classes of dims, and dims that cannot be tiled, derived from the operations."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_cell_is_one_launch(monkeypatch, name, width, bias):
 
 
 def test_cells_with_one_bias():
-    """Which no network has."""
+    """Networks never have only one bias, but cells may."""
     x, state = (torch.randn(2, 64).half().to("spyre") for _ in range(2))
     weights = [torch.randn(64, 64).half().to("spyre") for _ in range(2)]
     bias = torch.randn(64).half().to("spyre")

@@ -341,7 +341,7 @@ def form_text(form: AffineForm) -> str:
 
 
 def is_dynamic(expression: Any, iteration: Sequence[str] = ()) -> bool:
-    """Whether an expression has symbols beside those of the iteration."""
+    """Return True if an expression has symbols that are not in the iteration."""
     symbols = sympy.sympify(expression).free_symbols
     return any(s.name not in iteration for s in symbols)
 
@@ -383,8 +383,8 @@ class DynamicWalk:
 
 
 def dynamic_walk(arg: TensorArg, tile: Mapping[str, int]) -> DynamicWalk:
-    """How ``arg`` lies for tiles of ``tile`` elements by symbol. NotAffine where a tile is not in
-    one piece: its own pitches depend on sizes.
+    """Return the walk of ``arg`` for tiles of ``tile`` elements by symbol. NotAffine if a tile is
+    not in one piece, so that pitches within it depend on sizes.
     """
     sizes, pitches = [plain_expression(n) for n in arg.within or arg.device_size], []
     pitch = sympy.Integer(STICK_BYTES)
@@ -614,7 +614,7 @@ def _allocation(spec: OpSpec, arg: TensorArg, operand: ArgView) -> tuple[str, in
 def _views(
     spec: OpSpec, args: Sequence[TensorArg], loops: LoopCounts
 ) -> tuple[list[ArgView], int | None]:
-    """Where the tensors lie, and of a gather the bytes from row to row of its table."""
+    """Return the views of the tensors, and for a gather the bytes between rows of its table."""
     if INDIRECT not in spec.op_info:
         views = [arg_view(spec, arg, loops) for arg in args]
         return [*views[:-1], _part(spec, views[-1])], None
@@ -688,7 +688,7 @@ def tile_extents(spec: OpSpec) -> dict[str, int]:
 
 
 def arg_view(spec: OpSpec, arg: TensorArg, loops: LoopCounts = ()) -> ArgView:
-    """Where ``arg`` lies, and how ``loops`` move it. UnsupportedError SPY960 or SPY964."""
+    """Return the place of ``arg``, and its moves by ``loops``. UnsupportedError SPY960, SPY964."""
     tile = tile_extents(spec)
     steps = _loop_steps(spec, arg, tile, loops)
     if is_dynamic_arg(arg):
@@ -708,7 +708,7 @@ def arg_view(spec: OpSpec, arg: TensorArg, loops: LoopCounts = ()) -> ArgView:
 
 
 def is_dynamic_arg(arg: TensorArg) -> bool:
-    """Whether where ``arg`` lies depends on sizes that only a launch knows."""
+    """Return True if the place of ``arg`` depends on a launch's sizes."""
     return any(is_dynamic(number) for number in (*arg.device_size, *arg.within))
 
 

@@ -141,7 +141,7 @@ def test_a_hint_that_does_not_divide(abc):
 
 
 def test_counts_known_only_at_run_time(abc):
-    """Of a dim of known extent: nothing says that it is divided evenly."""
+    """For a dim of known extent, such a count need not divide it."""
     count = sympy.Symbol("s0", integer=True, positive=True)
     error = refused(chain, *abc, tile=tiling(lambda ops: [(ops, count)]))
     assert error.code == "SPY973"
