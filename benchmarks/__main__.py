@@ -1,6 +1,6 @@
 """The suite: `python -m benchmarks all --json OUT`, or names of sections. See docs/performance.md.
 
-Exits 0 however fast the machine is; 1 if a section failed; 2 for a wrong command line.
+Exits 0 on a machine of any speed; 1 if a section failed; 2 for a wrong command line.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ KTIR = "ktir"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line (default: the process's)."""
+    """Run a command line (default: the process's)."""
     given = _parse(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("SPYRE_FALLBACK", "silent")
-    os.environ.setdefault("SPYRE_MEANWHILE", "0")  # what is measured is compiled
+    os.environ.setdefault("SPYRE_MEANWHILE", "0")  # measure compiled kernels, not the interpreter
     results = run(_chosen(given), given.quick)
     if given.json:
         results.write(Path(given.json))
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(sections: Iterable[Section], quick: bool) -> Results:
-    """Measure ``sections``; one that fails leaves an error, and the others go on."""
+    """Measure ``sections``; a section that fails leaves an error and does not stop the others."""
     from benchmarks.results import results_of
     from benchmarks.sampling import progress, reference
 
@@ -60,7 +60,7 @@ def run(sections: Iterable[Section], quick: bool) -> Results:
             rows: list[Measurement] = []
             try:
                 rows.extend(section.measure(quick))
-            # neither this section's results nor those of others are lost with it
+            # the section's earlier results and those of other sections are kept
             except Exception as error:
                 errors[section.name] = _told(error)
             if rows or section.name not in errors:
@@ -127,7 +127,7 @@ def _ktir(checkout: Path, quick: bool) -> Iterable[Measurement]:
 
 
 def _previous(parser: argparse.ArgumentParser, name: str) -> Results:
-    """Read before anything is measured, so that a wrong name costs nothing."""
+    """Read the results to compare with; called before measuring, so that errors come early."""
     from benchmarks.results import read_results
 
     try:

@@ -1,18 +1,18 @@
-"""Two results side by side: what changed beyond noise.
+"""Compares two results and finds changes beyond noise.
 
-The rule, for a time on the same machine. A run's time is its best sample: whatever else the machine
-does only adds to it. The machine itself may have changed it by any factor between the least and the
-largest by which the best times of the reference loops changed in that section. Beyond that
-interval, nothing is said to have changed up to a factor of 1 plus the largest of
+The rule for times on the same machine: a run's time is its best sample, because other load only
+adds to it. The machine may have changed it by any factor between the least and the largest by which
+the best times of the reference loops changed in that section. Beyond that interval, a change is
+reported if its factor exceeds 1 plus the largest of
 
 - MARGIN;
-- by how much the median sample lies above the best one, both runs' added up: what the quantity
-  itself varied between repetitions that are spread over the section;
-- MACHINE_SHARE of the same of the reference loop that varied most: a busy machine.
+- the variation of the quantity: (median - best) / best of its samples, which are spread over the
+  section, added up over both runs;
+- MACHINE_SHARE of the largest such variation of a reference loop, for a busy machine.
 
-The loop on every CPU says nothing of sections that use one, and has no part in the last: it varies
-most. Computed values change by more than a part in 10^6. Between different machines times are not
-compared, but ratios are, by MARGIN and their deviations.
+The loop on every CPU is not used for sections that use one CPU, nor for the last term, because it
+varies most. Computed values change by more than a part in 10^6. Times on different machines are
+not compared; ratios are, by MARGIN and their deviations.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ NO_MACHINE = (1.0, 1.0)
 class Change:
     """A quantity in two runs.
 
-    ``machine``: the least and the largest factor by which the machine alone may have changed it.
-    ``noise``: the factor beyond those up to which nothing is said to have changed.
+    ``machine``: least and largest factor by which the machine alone may have changed it.
+    ``noise``: factor beyond those up to which no change is reported.
     """
 
     section: str
@@ -70,7 +70,7 @@ class Change:
 
 
 def compare(before: Results, after: Results) -> list[Change]:
-    """Every quantity both have, in the order of ``after``; what they are made of, not ratios."""
+    """Compare the quantities of both results; times on one machine, ratios on different ones."""
     if before.machine != after.machine:
         return [
             _computed(section, old, new) if new.exact else _of_ratio(section, old, new)
@@ -96,7 +96,7 @@ def _pairs(before: Results, after: Results) -> Iterator[tuple[str, Measurement, 
 
 @dataclass(frozen=True)
 class MachineFactors:
-    """Of the machine in a section of two runs: factors of its speed, and how much it varied."""
+    """Factors by which the machine's times changed between two runs of a section; variation."""
 
     least: float
     largest: float
@@ -104,7 +104,7 @@ class MachineFactors:
 
 
 def machine_factors(section: str, before: Results, after: Results) -> MachineFactors:
-    """What the reference loops say."""
+    """Return the machine's factors in a section, from the times of the reference loops."""
     runs = [result.reference.get(section, {}) for result in (before, after)]
     shared = [
         name for name in runs[0].keys() & runs[1].keys()
@@ -117,7 +117,7 @@ def machine_factors(section: str, before: Results, after: Results) -> MachineFac
 
 
 def varied(values: Sequence[float]) -> float:
-    """By what share of the best the median lies above it."""
+    """Return (median - best) / best."""
     return statistics.median(values) / min(values) - 1 if min(values) > 0 else 0.0
 
 
@@ -150,7 +150,7 @@ def _change(
 
 
 def missing(before: Results, after: Results) -> list[str]:
-    """Quantities of the sections both have that only one has, and sections that failed."""
+    """Describe quantities that only one result has in a section of both, and failed sections."""
     found = []
     for section in before.sections.keys() & after.sections.keys():
         names = [{row.name for row in result.sections[section]} for result in (before, after)]

@@ -1,10 +1,10 @@
-"""What compiling costs: `python -m benchmarks.compile [--json] [--block]`.
+"""Compile times: `python -m benchmarks.compile [--json] [--block]`.
 
 Seconds of the first call of a compiled function, after torch, Dynamo, Inductor and the device are
 imported and an operation has run eagerly: *cold* with empty caches, *cached* in a new process that
-finds Inductor's caches; each is the median of five processes. Garbage is collected before: all that
-torch imports is looked through in 0.2 s, at a moment that depends on how many objects were made.
-``--block``: a Llama block of transformers too, once. Targets in brackets.
+finds Inductor's caches; each is the median of five processes. Garbage is collected before, because
+a collection of torch's objects takes 0.2 s and would come at an unpredictable moment.
+``--block``: also a Llama block of transformers, once. Targets in brackets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ print("seconds", time.perf_counter() - start)
 
 
 def seconds(case: str, cache: Path) -> float:
-    """Of one process."""
+    """Run ``case`` in a new process and return the seconds of the first call."""
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "SPYRE_FALLBACK": "silent"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(case=case)],
@@ -70,7 +70,7 @@ def seconds(case: str, cache: Path) -> float:
 
 
 def cold_and_cached(name: str, case: str, cold: float, cached: float, rounds: int) -> list[Figure]:
-    """Figures of one case with their targets."""
+    """Measure one case cold and cached; return figures with their targets."""
     first, later = [], []
     for _ in range(rounds):
         reference.tick()
@@ -85,7 +85,7 @@ def cold_and_cached(name: str, case: str, cold: float, cached: float, rounds: in
 
 
 def measure(rounds: int = ROUNDS) -> list[Figure]:
-    """The small function."""
+    """Measure the small function."""
     return cold_and_cached("(a+b)*c", SMALL, 3.0, 0.5, rounds)
 
 

@@ -1,9 +1,9 @@
-"""Next to torch's own threads: `python -m benchmarks beside`.
+"""Card and torch's CPU threads by turns: `python -m benchmarks beside`.
 
 A multiplication on the card and the same on torch's CPU threads, each alone and right after the
-other one. Where pools fought over the CPUs, whose workers spin for a while after their work, both
-would be slower after the other. A sample of one call; operands of the card do not fit next to
-torch's in the cache, which alone makes the card's one slower.
+other. If the workers of one pool kept spinning on the CPUs after their work, the other side would
+be slower. A sample is one call. The operands of both sides do not fit into the cache together,
+which alone makes the card's call slower.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Call = Callable[[], object]
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
-    """Both sides alone, and after each other."""
+    """Measure both sides alone, and after each other."""
     from spyre.torch_backend import autoload
 
     autoload()
@@ -49,7 +49,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
 
 
 def _after(first: Call, timed: Call) -> float:
-    """Seconds of ``timed`` right after ``first``."""
+    """Return the seconds of ``timed`` right after ``first``."""
     time.sleep(PAUSE_SECONDS)
     first()
     begin = time.perf_counter()

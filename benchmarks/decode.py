@@ -1,9 +1,9 @@
-"""A decoder that makes one token after the other: `python -m benchmarks decode`.
+"""A decoder that generates tokens one by one: `python -m benchmarks decode`.
 
 A Llama of transformers with random weights and a static cache: the step of one token and the
 prefill of a prompt, eager and compiled, on the card in float16 and on the CPU in float32; the step
-on the card replayed too (`torch.spyre.graph`). With it, what an eager step on the card consists of:
-launches and operations on the CPU. A recurrent cell over a sequence stands beside it.
+on the card replayed too (`torch.spyre.graph`). Also the numbers of launches and of operations on
+the CPU in an eager step on the card, and a recurrent cell over a sequence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CARD, CPU = "spyre", "cpu"
 
 
 def configuration(hidden: int, layers: int) -> Any:
-    """Of the model: heads of 64, half as many of keys and values."""
+    """Return the model's configuration: heads of 64, half as many of keys and values."""
     try:
         from transformers import LlamaConfig
     except ImportError as error:
@@ -50,7 +50,7 @@ def configuration(hidden: int, layers: int) -> Any:
 
 
 class Decoder:
-    """A model with a cache of its own, on the device of its weights."""
+    """A model with its cache, on the device of its weights."""
 
     def __init__(self, model: Any, is_compiled: bool) -> None:
         from transformers import StaticCache
@@ -69,35 +69,35 @@ class Decoder:
         return {name: torch.tensor([values]).to(self.device) for name, values in given.items()}
 
     def rewind(self, tokens: int) -> None:
-        """Let the cache hold the first ``tokens``."""
+        """Set the length of the cache to ``tokens``."""
         for layer in self.cache.layers:
             layer.cumulative_length.fill_(tokens)
         self.wait()
 
     def wait(self) -> None:
-        """Return when the device has done everything."""
+        """Wait until the device is idle."""
         if self.device.type == CARD:
             torch.spyre.synchronize()
 
     @torch.no_grad()
     def logits(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Of all positions of ``inputs``."""
+        """Return the logits of all positions of ``inputs``."""
         found: torch.Tensor = self.call(**inputs, past_key_values=self.cache, use_cache=True).logits
         return found
 
     def step(self) -> None:
-        """One token more."""
+        """Run the step of one token and wait for it."""
         self.logits(self.token)
         self.wait()
 
     def prefill(self) -> None:
-        """The prompt, into the cache from its start."""
+        """Run the prompt into the empty cache and wait for it."""
         self.rewind(0)
         self.logits(self.prompt)
         self.wait()
 
     def replayed(self) -> Call:
-        """What replays a step."""
+        """Return a function that replays a recorded step."""
         with torch.spyre.graph() as graph:
             self.logits(self.token)
 
@@ -109,7 +109,7 @@ class Decoder:
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
-    """The decoder in all forms, then the cell."""
+    """Measure the decoder in all forms, then the cell."""
     autoload()
     torch.manual_seed(0)
     from transformers import LlamaForCausalLM
@@ -145,7 +145,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
 
 
 def _first_calls(decoders: Mapping[str, Decoder]) -> Iterator[Measurement]:
-    """Prefill and step compile; how far the logits are from those of the first decoder."""
+    """Measure first calls, which compile, and the logits' errors against the first decoder."""
     expected: list[torch.Tensor] = []
     for name, decoder in decoders.items():
         progress.at(f"{name}: first prefill and step")
@@ -162,7 +162,7 @@ def _first_calls(decoders: Mapping[str, Decoder]) -> Iterator[Measurement]:
 
 
 def _parts(decoder: Decoder) -> Iterator[Measurement]:
-    """Of what an eager step consists."""
+    """Count launches and operations on the CPU in an eager step."""
     torch.spyre.reset_fallbacks()
     decoder.rewind(PROMPT)
     with torch.spyre.counting() as counted:
@@ -174,7 +174,7 @@ def _parts(decoder: Decoder) -> Iterator[Measurement]:
 
 
 def _cell(rounds: int) -> Iterator[Measurement]:
-    """An LSTM over a sequence of one row."""
+    """Measure an LSTM over a sequence of one row."""
     on_cpu = torch.nn.LSTM(FEATURES, FEATURES).eval()
     on_card = copy.deepcopy(on_cpu).half().to(CARD)
     x = torch.randn(SEQUENCE, 1, FEATURES)

@@ -1,8 +1,8 @@
-"""Collectives between two ranks, beside gloo on the CPU: `python -m benchmarks distributed`.
+"""Collectives between two ranks, against gloo on the CPU: `python -m benchmarks distributed`.
 
 Two processes with one kernel thread each; every quantity in turn, round by round, from a barrier to
-the end of the call on rank 0. The cards' are float16 in the memory the ranks share, and again over
-gloo; gloo's own are float32 of as many bytes, and float16 of as many elements.
+the end of the call on rank 0. The cards send float16 through shared memory, and again over gloo;
+gloo alone sends float32 of as many bytes, and float16 of as many elements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES, QUICK_SIZES = (16 * KIB, 8 * MIB, 64 * MIB), (16 * KIB, MIB)
 ROUNDS, QUICK_ROUNDS = 7, 3
 SMALL_CALLS = 50
-"""Calls of a small one in a round, whose median counts."""
+"""Calls of a small operation in a round, whose median counts."""
 TRANSPORTS = ("shm", "gloo")
 TARGETS_MS = {"all_reduce 16 KiB": 0.6, "barrier": 0.3}
 TARGETS: Mapping[tuple[str, str, str], float] = {
@@ -34,12 +34,12 @@ TARGETS: Mapping[tuple[str, str, str], float] = {
     ("gloo", "all_gather", "float32"): 1.3,
     ("gloo", "reduce_scatter", "float32"): 1.3,
 }
-"""By transport, operation and dtype of gloo's: the cards' time over gloo's."""
+"""The cards' time over gloo's, by transport, operation and dtype of gloo's tensors."""
 Call = Callable[[], object]
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
-    """Both transports."""
+    """Measure both transports."""
     for transport in TRANSPORTS:
         progress.at(f"two ranks over {transport}")
         found = _ranks(transport, quick)
@@ -73,7 +73,7 @@ def _ratios(transport: str, found: Mapping[str, list[float]]) -> Iterator[Measur
 
 
 def _ranks(transport: str, quick: bool) -> dict[str, list[float]]:
-    """Milliseconds by quantity and round, of rank 0."""
+    """Run the two ranks; return rank 0's milliseconds by quantity and round."""
     with tempfile.TemporaryDirectory(prefix="spyre-ranks-") as scratch:
         common = {
             **os.environ,
@@ -105,7 +105,7 @@ def _ranks(transport: str, quick: bool) -> dict[str, list[float]]:
 
 
 def rank_main(scratch: str, quick: bool) -> None:
-    """What a rank's process does; rank 0 prints its times."""
+    """Run a rank's process; rank 0 prints its times."""
     import torch
     import torch.distributed as dist
 
@@ -139,7 +139,7 @@ def _timed(call: Call) -> float:
 
 
 def _calls_of(size_bytes: int) -> dict[str, Call]:
-    """All-reduces of tensors of a size; all-gathers to, and reduce-scatters from, large ones."""
+    """Return all-reduces of a size; all-gathers and reduce-scatters too if it is large."""
     import torch
     import torch.distributed as dist
 

@@ -1,11 +1,11 @@
-"""What PyTorch adds to a kernel: `python -m benchmarks.eager [--json]`.
+"""Overhead of PyTorch over a kernel: `python -m benchmarks.eager [--json]`.
 
 Small: a warm operation on 64x64 float16 tensors; *enqueue* is the time until it returns,
 *completion* until `synchronize` has returned too. Large: an operation with `synchronize` against
 the program it launches, at the same addresses: launched on the stream with `synchronize`, as the
-runtime does (*engine*), and linked beforehand and called in the thread that measures (*driver
-alone*); the three take turns, and the median ratios count. Others: median of single calls with
-`synchronize`. All in one process, after warming up; targets in brackets, where there are any.
+runtime does (*engine*), and linked beforehand and called in the measuring thread (*driver alone*);
+the three take turns, and the median ratios count. Others: median of single calls with
+`synchronize`. All in one process, after warming up; targets in brackets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Operation = Callable[[], object]
 
 
 def once_ns(operation: Operation) -> tuple[int, int]:
-    """Nanoseconds of one call until it has returned and until the card is idle."""
+    """Return the nanoseconds of one call until it has returned and until the card is idle."""
     begin = time.perf_counter_ns()
     result = operation()
     queued = time.perf_counter_ns()
@@ -40,7 +40,7 @@ def once_ns(operation: Operation) -> tuple[int, int]:
 
 
 def medians_us(operation: Operation, rounds: int = SMALL_ROUNDS) -> tuple[float, float]:
-    """Enqueue and completion of a warm operation."""
+    """Return median microseconds of enqueue and completion of a warm operation."""
     for _ in range(WARM_ROUNDS):
         once_ns(operation)
     times = [once_ns(operation) for _ in range(rounds)]
@@ -49,7 +49,7 @@ def medians_us(operation: Operation, rounds: int = SMALL_ROUNDS) -> tuple[float,
 
 
 def small() -> list[Figure]:
-    """Operations on 64x64 tensors."""
+    """Measure operations on 64x64 tensors."""
     a, b = (torch.rand(64, 64).half().to("spyre") for _ in range(2))
     operations: dict[str, Operation] = {
         "add": lambda: a + b,
@@ -67,7 +67,7 @@ def small() -> list[Figure]:
 
 
 def large() -> list[Figure]:
-    """Operations on large tensors against what the engine needs for their programs."""
+    """Measure operations on large tensors against the engine's time for their programs."""
     a, b = (torch.rand(2048, 4096).half().to("spyre") for _ in range(2))
     m, n = (torch.rand(2048, 2048).half().to("spyre") for _ in range(2))
     return [
@@ -83,7 +83,7 @@ def against_engine(
     b: torch.Tensor,
     rounds: int,
 ) -> list[Figure]:
-    """The operation against its program, which writes where the operation puts its result."""
+    """Measure an operation against its program, which writes to the address of its result."""
 
     def operation() -> torch.Tensor:
         return function(a, b)
@@ -103,7 +103,7 @@ def against_engine(
 
 
 def _in_turn(sides: Sequence[Callable[[], int]], number: int) -> list[int]:
-    """What every side gives, another one first each time."""
+    """Call all sides, starting with another one for each ``number``; return their results."""
     found = {}
     for place in range(len(sides)):
         side = (place + number) % len(sides)
@@ -116,9 +116,9 @@ def _median_ratio(times: Sequence[int], others: Sequence[int]) -> float:
 
 
 def directly(operation: Operation) -> tuple[Operation, Operation]:
-    """The program that ``operation`` launches, at the same addresses: on the stream, in the driver.
+    """Return two calls of the program that ``operation`` launches: on the stream, in the driver.
 
-    The addresses of its result are free again, and the next call puts its result there.
+    They use the same addresses; the result's are free again, and the next call allocates them.
     """
     with launches_noted() as launches:
         operation()
@@ -138,7 +138,7 @@ def _timed(operation: Operation) -> int:
 
 
 def others() -> list[Figure]:
-    """A fallback to the CPU, and copies."""
+    """Measure a fallback to the CPU, and copies."""
     a, b = (torch.rand(64, 64).half().to("spyre") for _ in range(2))
     x, y = (t.float() for t in (a, b))
     _, fallback = medians_us(lambda: torch.heaviside(x, y), 100)
@@ -154,7 +154,7 @@ def others() -> list[Figure]:
 
 
 def measure() -> list[Figure]:
-    """All figures."""
+    """Measure all figures."""
     os.environ["SPYRE_FALLBACK"] = "silent"
     autoload()
     return [*small(), *large(), *others()]

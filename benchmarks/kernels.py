@@ -43,7 +43,7 @@ class Row:
 
 
 def measure(workload: Workload, rounds: int) -> Row:
-    """Alternate both sides of ``workload``."""
+    """Time both sides of ``workload`` in turn."""
     timings = alternate({"card": workload.run, "reference": workload.reference}, rounds)
     card, reference = timings["card"].lower_quartile, timings["reference"].lower_quartile
     return Row(

@@ -1,10 +1,10 @@
-"""Beside ktir-cpu: `python -m benchmarks ktir --ktir DIR`, DIR a checkout of torch-spyre/ktir-cpu.
+"""Against ktir-cpu: `python -m benchmarks ktir --ktir DIR`, DIR a checkout of torch-spyre/ktir-cpu.
 
-Kernels of its examples that our operations express run in its interpreter, in a process of its own
-(as `execute_function` of `KTIRInterpreter`, without latencies), and as compiled functions on the
-card, with the same numbers, in turn. Its BLAS has as many threads as the card. Times are of the
-call alone, of the clock and of all processors, and each side's results are compared with numpy's. A
-ratio above 1 means that the card is faster. A case that fails is reported; the others run.
+Kernels of its examples that have equivalents here run in its interpreter, in a separate process
+(`execute_function` of `KTIRInterpreter`, without latencies), and as compiled functions on the card,
+with the same numbers, in turn. Its BLAS has as many threads as the card. Times are wall and CPU
+time of the call alone, and both sides' results are compared with numpy's. A ratio above 1 means
+that the card is faster. A case that fails is reported; the others run.
 
 The vector add is enlarged to 4 M elements by rewriting its numbers; softmax is 4096x1024, and the
 matmul 64x2048x8192, as many multiply-adds as 1024x1024x1024.
@@ -61,7 +61,7 @@ _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of one call: by the clock, and of all processors together."""
+    """Seconds of one call: wall time, and CPU time of all processors together."""
 
     wall: float
     processors: float
@@ -72,8 +72,8 @@ class Case:
     """A kernel of a checkout. ``sizes``: of inputs and output by argument name; the output is last.
 
     ``expression``: our function of the inputs, ``definition``: numpy's. ``numbers``: its other
-    arguments, of which a version of the file may have less. ``resized``: whole numbers in the
-    file's text and what they become.
+    arguments; versions of the file may have fewer. ``resized``: replacements of whole numbers in
+    the file's text.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Kernels that both sides express."""
+    """Return the kernels that both sides can run."""
     folder, elements = "examples/triton-ktir", 4 << 20
     blocks = {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 512, "BLOCK_SIZE_K": 128}
     return [
@@ -133,7 +133,7 @@ def _softmax(x: Any) -> Any:
 
 
 def measure(checkout: Path, rounds: int = ROUNDS) -> Iterator[Measurement]:
-    """All cases. SectionError for what is no checkout, and at the end with what failed."""
+    """Measure all cases. SectionError if there is no checkout, or at the end if cases failed."""
     if not (checkout / "ktir_cpu").is_dir():
         raise SectionError(f"{checkout} is no checkout of ktir-cpu: it has no directory ktir_cpu")
     failed = []
@@ -148,7 +148,7 @@ def measure(checkout: Path, rounds: int = ROUNDS) -> Iterator[Measurement]:
 
 
 def beside(case: Case, checkout: Path, rounds: int = ROUNDS) -> Iterator[Measurement]:
-    """One case on both sides in turn."""
+    """Measure one case on both sides in turn."""
     rng = np.random.default_rng(0)
     arrays = {name: rng.random(size, np.float32).astype(np.float16) for name, size in
               case.sizes.items()}  # fmt: skip
@@ -183,9 +183,9 @@ def _compared(
 
 
 class TheirSide:
-    """A kernel in the checkout's interpreter, in a process that waits for calls.
+    """A kernel in the checkout's interpreter, in a process that waits for requests.
 
-    SectionError with what it said when it fails.
+    SectionError with its output if it fails.
     """
 
     def __init__(self, case: Case, checkout: Path, arrays: Mapping[str, Any]) -> None:
@@ -235,7 +235,7 @@ class TheirSide:
         self._place.cleanup()
 
     def call(self) -> Seconds:
-        """One call."""
+        """Request one call and return its times."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -243,7 +243,7 @@ class TheirSide:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failure() from None
-        for line in self._process.stdout:  # its own prints may come first
+        for line in self._process.stdout:  # prints of the interpreter may come first
             if line.startswith("seconds "):
                 return Seconds(*json.loads(line.removeprefix("seconds ")))
         raise self._failure()
@@ -254,7 +254,7 @@ class TheirSide:
         return SectionError(f"{self._case.name}: ktir-cpu failed: {said}")
 
     def result(self) -> Any:
-        """What the last call gave."""
+        """Return the result of the last call."""
         found, sizes = np.load(self._paths["result.npy"]), self._case.sizes[self._case.output]
         if found.size != math.prod(sizes):
             raise SectionError(
@@ -265,7 +265,7 @@ class TheirSide:
 
 
 def text_of(case: Case, checkout: Path) -> str:
-    """The file of a case. SectionError if the checkout has none."""
+    """Return the text of a case's file. SectionError if the checkout lacks it."""
     file = checkout / case.file
     if not file.is_file():
         raise SectionError(
@@ -276,7 +276,7 @@ def text_of(case: Case, checkout: Path) -> str:
 
 
 def taken_numbers(case: Case, text: str) -> dict[str, int]:
-    """The numbers that the function takes, by name. SectionError for one we do not know."""
+    """Return the numbers that the function takes, by name. SectionError for an unknown one."""
     signature = re.search(rf"func\.func @{case.function}\((.*?)\n?\s*\)", text, re.DOTALL)
     if signature is None:
         raise SectionError(f"{case.name}: {case.file} has no function {case.function}")
@@ -291,12 +291,12 @@ def taken_numbers(case: Case, text: str) -> dict[str, int]:
 
 
 def last_lines(text: str) -> str:
-    """The end of what a process said."""
+    """Return the end of a process's output."""
     return text.strip()[-500:] or "it says nothing"
 
 
 def resized_text(text: str, numbers: Mapping[int, int]) -> str:
-    """The text with whole numbers replaced, in one go; names such as c128 keep theirs."""
+    """Return the text with whole numbers replaced in one pass, except in names such as c128."""
     return re.sub(
         r"(?<![\w%.])\d+|(?<=x)\d+(?=x)|(?<=[<x])\d+(?=x[a-z])",
         lambda found: str(numbers.get(int(found[0]), found[0])),
@@ -305,7 +305,7 @@ def resized_text(text: str, numbers: Mapping[int, int]) -> str:
 
 
 class OurSide:
-    """A kernel as a compiled function, warm."""
+    """A kernel as a compiled function that has been called before."""
 
     def __init__(self, case: Case, inputs: Sequence[Any]) -> None:
         import torch
@@ -317,7 +317,7 @@ class OurSide:
         self._found = self._compiled(*self._tensors).cpu().numpy()
 
     def call(self) -> Seconds:
-        """The call of the least time of OUR_CALLS: the first ones wake threads."""
+        """Return the times of the fastest of OUR_CALLS calls; the first ones wake threads."""
         from spyre.torch_backend.inductor.design_point import call_seconds
 
         found = []
@@ -330,11 +330,11 @@ class OurSide:
         return min(found, key=lambda seconds: seconds.wall)
 
     def result(self) -> Any:
-        """What the first call gave."""
+        """Return the result of the first call."""
         return self._found
 
 
 def worst(found: Any, expected: Any) -> float:
-    """Largest difference, relative to the largest expected value."""
+    """Return the largest difference relative to the largest expected value."""
     wide = np.asarray(found, np.float32).reshape(expected.shape)
     return float(np.abs(wide - expected).max() / np.abs(expected).max())

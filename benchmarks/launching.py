@@ -1,7 +1,7 @@
 """Cost of launches from Python: `python -m benchmarks.launching [--json]`, run from the repository.
 
-Linking a launch at addresses the kernel has not seen, a launch at addresses it has, and tiles run
-as one batch. Medians, one thread; kernels are small, so nearly all of it is overhead.
+Linking a launch at new addresses, a launch at known addresses, and tiles run as one batch.
+Medians, one thread; kernels are small, so nearly all of the time is overhead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Overheads:
 
 
 def measure_overheads(device: Device) -> Overheads:
-    """Median of nine runs each; nearly all of it is overhead, since a stick holds 64 elements."""
+    """Return medians of nine runs; nearly all is overhead, since a stick holds 64 elements."""
     operands = [HostOperand(region * REGION_BYTES) for region in range(3)]
     spec = pointwise("add", (1, 64), operands[:2], operands[2])
     looped = link_operations(device, [spec], EXECUTES)
@@ -94,7 +94,7 @@ class Batch:
 
 
 def add(directory: Path, rows: int, cores: int) -> Bundle:
-    """x + y of one stick per row."""
+    """Write and load the bundle of x + y with one stick per row."""
     builder = BundleBuilder()
     x, y, z = (HostOperand(builder.argument(rows * 128).at()) for _ in range(3))
     builder.add(pointwise("add", (rows, 64), [x, y], z, {"mb": cores}))
@@ -103,7 +103,7 @@ def add(directory: Path, rows: int, cores: int) -> Bundle:
 
 
 def loop(directory: Path, count: int) -> Bundle:
-    """-x, one stick per iteration."""
+    """Write and load the bundle of -x in a loop, one stick per iteration."""
     builder = BundleBuilder()
     x, y = (builder.argument(count * 128) for _ in range(2))
     with builder.loop(count) as i:
@@ -114,7 +114,7 @@ def loop(directory: Path, count: int) -> Bundle:
 
 
 def launches(bundle: Bundle, count: int) -> list[Launch]:
-    """Launches at ``count`` places, every argument in a region of its own."""
+    """Return launches at ``count`` places, every argument in a separate region."""
     arguments = read_arguments(bundle)
     tensors = {
         a.arg_index: DeviceTensor(a.name, 0, a.layout, a.dtype_name, a.shape, a.strides)
@@ -135,7 +135,7 @@ def launches(bundle: Bundle, count: int) -> list[Launch]:
 
 
 def median_us(calls: Iterable[Callable[[], object]]) -> float:
-    """Median microseconds of ``calls``, each made once."""
+    """Make each of ``calls`` once and return their median microseconds."""
     times = []
     for call in calls:
         start = time.perf_counter_ns()
@@ -145,7 +145,7 @@ def median_us(calls: Iterable[Callable[[], object]]) -> float:
 
 
 def measure(name: str, bundle: Bundle, device: Device) -> Row:
-    """One program at PLACES places."""
+    """Measure one program at PLACES places."""
     kernel, (first, *others) = Kernel(bundle, device), launches(bundle, PLACES)
     kernel.launch(first)
     kernel.launch(others.pop())
@@ -157,7 +157,7 @@ def measure(name: str, bundle: Bundle, device: Device) -> Row:
 
 
 def measure_batch(bundle: Bundle, device: Device) -> Batch:
-    """TILES tiles of consecutive sticks."""
+    """Measure a batch of TILES tiles of consecutive sticks."""
     kernel, (first,) = Kernel(bundle, device), launches(bundle, 1)
     shape = kernel.signature_of(first)
     rows = np.array(first.addresses, np.int64) + 128 * np.arange(TILES)[:, None]
@@ -168,7 +168,7 @@ def measure_batch(bundle: Bundle, device: Device) -> Batch:
 
 
 def measure_all() -> tuple[list[Row], Batch]:
-    """All programs, and the batch."""
+    """Measure all programs, and the batch."""
     device = Device(threads=1)
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)

@@ -1,6 +1,6 @@
-"""Small models of the kinds people run, in plain torch, with random weights.
+"""Small models of common kinds, in plain torch, with random weights.
 
-Blocks as their papers define them, each one layer: enough for every kind of operation, small
+Blocks as their papers define them, one layer each: enough for every kind of operation, small
 enough to be compiled in seconds.
 """
 
@@ -30,12 +30,12 @@ from spyre.torch_backend.inductor.design_point import (
 )
 
 DEPTH = 64
-"""Of a head, as in BERT, ViT and small Llamas."""
+"""Elements of a head, as in BERT, ViT and small Llamas."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """``make``: a new model in evaluation mode. ``sizes``: of its input, numbers in [0, 1)."""
+    """``make``: makes the model in evaluation mode. ``sizes``: of its input, numbers in [0, 1)."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -48,8 +48,8 @@ def perceptron(width: int) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Self-attention. ``depth``: of a head; ``groups``: heads of keys and values; ``rotary``: the
-    length if positions are turned, and later ones hidden.
+    """Self-attention. ``depth``: elements of a head; ``groups``: heads of keys and values;
+    ``rotary``: length of the sequence for causal attention with rotary positions, else 0.
     """
 
     def __init__(self, width: int, depth: int, groups: int, bias: bool, rotary: int = 0) -> None:
@@ -132,7 +132,7 @@ class LlamaBlock(nn.Module):
 
 
 class VisionBlock(nn.Module):
-    """Patches of an image, flattened, projected, with positions; then a layer as of BERT."""
+    """Flattened patches of an image, projected, with positions; then a BERT layer."""
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class VisionBlock(nn.Module):
 
 
 def models(quick: bool) -> list[Model]:
-    """All of them, or two small ones."""
+    """Return all models, or two small ones."""
     if quick:
         return [
             Model("perceptron 64x256", lambda: perceptron(256), (64, 256)),
@@ -168,7 +168,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model in all its forms; ``counts`` and ``errors`` of those on the card."""
+    """The calls of a model in all forms; ``counts`` and ``errors`` of the forms on the card."""
 
     sides: Mapping[str, Call]
     counts: Mapping[str, LaunchCounts]
@@ -176,7 +176,7 @@ class Prepared:
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
-    """All models."""
+    """Measure all models."""
     autoload()
     prepared = {model.name: prepare(model) for model in models(quick)}
     times = sweeps(
@@ -190,7 +190,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
 
 
 def prepare(model: Model) -> Prepared:
-    """Compile the forms, and note what each launches and how far off its result is."""
+    """Compile the forms; count the launches and compute the error of each."""
     torch.manual_seed(0)
     on_cpu, x = model.make().eval(), torch.rand(model.sizes)
     card: Any = copy.deepcopy(on_cpu).half().to("spyre")
@@ -214,14 +214,14 @@ def prepare(model: Model) -> Prepared:
 
 
 def worst(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference, relative to the largest expected value."""
+    """Return the largest difference relative to the largest expected value."""
     return float((found.cpu().float() - expected).abs().max() / expected.abs().max())
 
 
 def measurements(
     name: str, found: Prepared, times: Mapping[str, Sequence[float]]
 ) -> Iterator[Measurement]:
-    """What is known of one model."""
+    """Yield the times, simulated times, bytes, launches and errors of one model."""
     for side, seconds in times.items():
         milliseconds = tuple(s * 1e3 for s in seconds)
         yield Measurement(f"{name}: {side}", "ms", milliseconds, compared=side != CPU)

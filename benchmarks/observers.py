@@ -1,9 +1,9 @@
-"""What watching costs: `python -m benchmarks.observers`.
+"""Overhead of counters and sanitizer: `python -m benchmarks.observers`.
 
 Counting: the same launches with counters off and on, in turn: a large elementwise kernel, one in a
 loop, a matmul, and a stream of 1,000 launches of a one-stick add. On: launches are counted
-(`FlexDevice.counting`) and the counters read at the end. For comparison the same recorded, as a
-profile or trace has it. CPU time of the process; ratios are medians over pairs.
+(`FlexDevice.counting`) and the counters read at the end. For comparison they are also recorded, as
+for a profile or trace. CPU time of the process; ratios are medians over pairs.
 
 The sanitizer: two devices, one with a sanitizer, run a linked program in turn; medians are
 compared. Targets: at most 2.5 times for a 2048 x 4096 add, at most 1.6 times for a 1024 x 1024 x
@@ -40,7 +40,7 @@ Call = Callable[[], object]
 
 
 def workloads(card: FlexDevice, directory: Path) -> dict[str, Call]:
-    """Calls that take 10 to 50 ms each."""
+    """Return calls that take 10 to 50 ms each, by name."""
     rows, side = {"mb": 32}, {"mb": 8, "out": 4}
     add = kernels.load(card, kernels.add(directory / "add", (2048, 4096), rows))
     looped = kernels.load(card, EXAMPLES / "add_loop")
@@ -70,19 +70,19 @@ def _launches(card: FlexDevice, plan: JobPlan, count: int) -> Call:
 
 
 def plainly(card: FlexDevice, call: Call) -> None:
-    """As the first side: what the machine's noise is."""
+    """Call without observers, like the first side, to measure the machine's noise."""
     call()
 
 
 def counted(card: FlexDevice, call: Call) -> None:
-    """Counted, and the counters read."""
+    """Call with counters on, and read them."""
     with card.counting() as counts:
         call()
     assert counts.counters.executions
 
 
 def recorded(card: FlexDevice, call: Call) -> None:
-    """Recorded as for a profile, which is not made."""
+    """Call with records as for a profile, without making the profile."""
     with card.recording():
         card.runner = run_recorded
         call()
@@ -93,7 +93,7 @@ WAYS = {"plainly again": plainly, "counted": counted, "recorded": recorded}
 
 
 def ratios(sides: Mapping[str, Call], pairs: int) -> tuple[float, float]:
-    """Of two sides: median of the second's CPU time over the first's, and median of the first's."""
+    """Return the median ratio of the second side's CPU time to the first's; the first's median."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()
@@ -109,7 +109,7 @@ def ratios(sides: Mapping[str, Call], pairs: int) -> tuple[float, float]:
 
 
 def measure_counting(pairs: int = PAIRS) -> Iterator[Figure]:
-    """A figure per workload and way."""
+    """Measure each workload in each way of observing."""
     card = FlexDevice(Device(threads=1))
     with tempfile.TemporaryDirectory() as directory:
         for name, call in workloads(card, Path(directory)).items():
@@ -126,7 +126,7 @@ def measure_counting(pairs: int = PAIRS) -> Iterator[Figure]:
 
 
 def sanitized_workloads() -> list[tuple[str, tuple[int, int], OperationSpec, float]]:
-    """Name, shape of both inputs, operation and target of every workload."""
+    """Return name, shape of both inputs, operation and target of every workload."""
     a, b, y = (HostOperand(region * REGION_BYTES) for region in range(3))
     add = pointwise("add", (2048, 4096), [a, b], y, {"mb": 32})
     product = matmul(1024, 1024, 1024, a, b, y, (), {"mb": 8, "out": 4})
@@ -137,7 +137,7 @@ def sanitized_workloads() -> list[tuple[str, tuple[int, int], OperationSpec, flo
 
 
 def measure_sanitizer(threads: int | None = None, rounds: int = ROUNDS) -> Iterator[Figure]:
-    """Every workload on a plain and on a sanitizing device."""
+    """Measure every workload on a plain and on a sanitizing device."""
     for name, shape, spec, target in sanitized_workloads():
         devices = {
             "plain": Device(threads=threads),
@@ -161,7 +161,7 @@ def _linked(device: Device, specs: Sequence[OperationSpec], values: np.ndarray) 
 
 
 def measure() -> list[Figure]:
-    """All figures."""
+    """Measure all figures."""
     return [*measure_counting(), *measure_sanitizer()]
 
 

@@ -1,4 +1,4 @@
-"""How fast bundles are read: `python -m benchmarks.parsing [--json]`.
+"""Time to read bundles: `python -m benchmarks.parsing [--json]`.
 
 Three modules of 5,000 executes (no operands; three operands, each with its own constants and sum;
 32 operands) are parsed and lowered, and an SDSC of 32 cores is decoded, checked and planned. Median
@@ -31,7 +31,7 @@ ROUNDS = 9
 
 @dataclass(frozen=True)
 class Reading:
-    """Median ``seconds`` of reading something of ``size_bytes``."""
+    """Median ``seconds`` to read a file of ``size_bytes``."""
 
     name: str
     size_bytes: int
@@ -39,7 +39,7 @@ class Reading:
 
 
 def measure(rounds: int = ROUNDS, executes: int = EXECUTES) -> list[Reading]:
-    """All readings."""
+    """Measure all readings."""
     return [*(_module(operands, executes, rounds) for operands in (0, 3, 32)), _sdsc(rounds)]
 
 
@@ -52,7 +52,7 @@ def _module(operands: int, executes: int, rounds: int) -> Reading:
 
 
 def module_text(operands: int, executes: int = EXECUTES) -> str:
-    """A module of ``executes`` statements; few operands get constants and an addi of their own."""
+    """Return a module of ``executes`` statements; up to 4 operands have separate constants."""
     lines = ["module {", "  func.func @sdsc_bundle() {"]
     shared = operands > 4
     if shared:

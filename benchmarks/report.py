@@ -1,9 +1,8 @@
-"""A result as text on the terminal, or as one file: an HTML page with tables and pictures, or
-tables in Markdown; and pictures as SVG files.
+"""Writes a result as text to the terminal or as one file, an HTML page with tables and pictures or
+tables in Markdown; and its pictures as SVG files.
 
-The page looks like the profiler's: its style and script are inside, it loads nothing. Tiled
-against untiled comes first, a row per form and a picture per workload and dim; the other sections
-follow.
+The page looks like the profiler's and contains its style and script. Tiled against untiled comes
+first, with a row per form and a picture per workload and dim; the other sections follow.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ SECTION = "tiled"
 
 
 class Kind(StrEnum):
-    """What a measurement of a form is of; its label ``kind``, and the end of its name."""
+    """Kinds of measurements of a form: the label ``kind``, and the end of the name."""
 
     HOST = "host"
     SIMULATED = "simulated"
@@ -68,8 +67,8 @@ class Kind(StrEnum):
 @dataclass(frozen=True)
 class Form:
     """A workload with a dim in ``tiles`` tiles (1: untiled). ``faster``: host time of the untiled
-    form over this one's, of the same rounds; 1 for the untiled one. ``hbm_bytes`` of all cores,
-    ``lx_peak_bytes`` of the core that uses most.
+    form over this one's in the same rounds; 1 for the untiled one. ``hbm_bytes``: of all cores;
+    ``lx_peak_bytes``: of the core that uses most.
     """
 
     workload: str
@@ -89,7 +88,7 @@ class Form:
 
 
 def forms(rows: Iterable[Measurement]) -> list[Form]:
-    """The rows of the table, in the order of ``rows``."""
+    """Return the forms among the measurements, in the order of ``rows``."""
     found: dict[tuple[str, str, int], dict[str, Measurement]] = {}
     for row in rows:
         if "kind" in row.labels:
@@ -109,7 +108,7 @@ def forms(rows: Iterable[Measurement]) -> list[Form]:
 
 
 def by_title(rows: Iterable[Form]) -> dict[str, list[Form]]:
-    """Forms of one workload and dim together, the untiled one first."""
+    """Group forms by workload and dim, the untiled one first."""
     groups: dict[str, list[Form]] = {}
     for form in rows:
         groups.setdefault(form.title, []).append(form)
@@ -137,16 +136,16 @@ FORM_COLUMNS: tuple[Column[FormPair], ...] = (
     _form_column("HBM MB", lambda form, untiled: form.hbm_bytes / 1e6),
     _form_column("LX KiB", lambda form, untiled: form.lx_peak_bytes / 1024),
 )
-"""``faster``: time of the untiled form over that of this one. ``sim.``: simulated."""
+"""Columns of the table. ``faster``: time of the untiled form over that of this one."""
 
 
 def form_pairs(rows: Iterable[Measurement]) -> list[FormPair]:
-    """Every form with the untiled form of its workload and dim."""
+    """Return every form with the untiled form of its workload and dim."""
     return [(form, group[0]) for group in by_title(forms(rows)).values() for form in group]
 
 
 def shown(head: str, value: float) -> str:
-    """A value as text: three significant digits of times, more of exact values."""
+    """Format a value: three significant digits of times, more of exact values."""
     if head == "±":
         return f"{value:.0%}"
     if head in ("tiles", "sim. µs", "LX KiB"):
@@ -158,11 +157,11 @@ def shown(head: str, value: float) -> str:
 
 WIDTH = 124
 SEEN = 1.5
-"""Sections in half of whose times a change of this factor would not be seen are named."""
+"""Sections are listed if half of their times hide a change of this factor."""
 
 
 def show(results: Results) -> None:
-    """A table per section."""
+    """Print a table per section."""
     console = Console(width=WIDTH)
     for section, rows in results.sections.items():
         console.print(tiled_table(rows) if section == SECTION else section_table(section, rows))
@@ -171,7 +170,7 @@ def show(results: Results) -> None:
 
 
 def section_table(section: str, rows: Sequence[Measurement]) -> Table:
-    """A row per quantity."""
+    """Return a table with a row per quantity."""
     table = _text_table(section, ("", "median", "unit", "deviation", "target"))
     for row in rows:
         cells_of_row = (row.name, row.shown, row.unit, row.shown_deviation, row.shown_target)
@@ -180,7 +179,7 @@ def section_table(section: str, rows: Sequence[Measurement]) -> Table:
 
 
 def tiled_table(rows: Sequence[Measurement]) -> Table:
-    """A row per workload, dim and number of tiles."""
+    """Return a table with a row per workload, dim and number of tiles."""
     table = _text_table(SECTION, [column.name for column in FORM_COLUMNS])
     for pair in form_pairs(rows):
         if pair[0] is pair[1]:
@@ -198,12 +197,12 @@ def _text_table(title: str, heads: Sequence[str]) -> Table:
 
 
 def show_comparison(before: Results, after: Results) -> None:
-    """What changed beyond noise."""
+    """Print changes beyond noise."""
     print("\n".join(comparison_lines(before, after)))
 
 
 def comparison_lines(before: Results, after: Results) -> list[str]:
-    """What changed beyond noise, and what only one of the two has."""
+    """Describe changes beyond noise, and quantities that only one result has."""
     changes = compare(before, after)
     lines = [f"since {before.commit[:10]} of {before.ended}:"]
     if before.machine != after.machine:
@@ -218,7 +217,7 @@ def comparison_lines(before: Results, after: Results) -> list[str]:
 
 
 def machine_lines(before: Results, after: Results, changes: Sequence[Change]) -> list[str]:
-    """Sections in whose times small changes would not have been seen, and why."""
+    """Name sections whose times hide small changes, with the reason."""
     lines = []
     for section in dict.fromkeys(change.section for change in changes):
         needed = [
@@ -236,7 +235,7 @@ def machine_lines(before: Results, after: Results, changes: Sequence[Change]) ->
 
 
 def describe(change: Change) -> str:
-    """A line on a change."""
+    """Describe a change in one line."""
     machine = ""
     if change.machine != (1.0, 1.0):
         machine = "; machine {:.2f} to {:.2f}x".format(*change.machine)
@@ -269,7 +268,7 @@ pre { overflow-x: auto; }
 
 
 def write_report(results: Results, path: Path, before: Results | None = None) -> Path:
-    """Write it as the suffix says, .html or .md, under another name first."""
+    """Write a page in the format of the suffix, .html or .md, atomically; return ``path``."""
     text = page(results, before) if path.suffix == ".html" else markdown(results, before)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as place:
@@ -278,7 +277,7 @@ def write_report(results: Results, path: Path, before: Results | None = None) ->
 
 
 def about(results: Results) -> list[str]:
-    """Lines on where a result is from."""
+    """Return lines about the machine, versions, commit and time of a result."""
     machine = results.machine
     kind = "quick run (small sizes)" if results.quick else "full sizes"
     return [
@@ -290,7 +289,7 @@ def about(results: Results) -> list[str]:
 
 
 def tables(results: Results) -> Iterator[tuple[str, Sequence[Column[Any]], Sequence[Any]]]:
-    """Section, columns and rows of every table."""
+    """Yield section, columns and rows of every table."""
     for section, rows in results.sections.items():
         if section == SECTION:
             yield section, FORM_COLUMNS, form_pairs(rows)
@@ -299,7 +298,7 @@ def tables(results: Results) -> Iterator[tuple[str, Sequence[Column[Any]], Seque
 
 
 def heading(section: str, rows: Sequence[Measurement]) -> str:
-    """The name of a section with what its numbers are of, and which way they should go."""
+    """Return a section's heading: name, measured or modelled, lower or higher is better."""
     kinds = {row.exact for row in rows}
     of = {False: "measured on the host", True: "modelled, of the card"}
     both = "host and modelled" if len(kinds) == 2 else ", ".join(of[kind] for kind in kinds)
@@ -313,7 +312,7 @@ def heading(section: str, rows: Sequence[Measurement]) -> str:
 
 
 def markdown(results: Results, before: Results | None = None) -> str:
-    """The tables."""
+    """Return the tables as Markdown."""
     lines = ["# Benchmarks", "", *(f"- {line}" for line in about(results))]
     if before is not None:
         lines += ["", "```", *comparison_lines(before, results), "```"]
@@ -334,7 +333,7 @@ def _line(texts: Sequence[str]) -> str:
 
 
 def page(results: Results, before: Results | None = None) -> str:
-    """The page."""
+    """Return the result as an HTML page."""
     sections = list(_sections(results, before))
     links = [tag("a", name, href=f"#{name}") for name, _ in sections]
     lines = tag("ul", [tag("li", line) for line in about(results)], class_="facts")
@@ -370,7 +369,7 @@ def _sections(results: Results, before: Results | None) -> Iterator[tuple[str, M
 
 
 def _pictures(rows: Iterable[Measurement]) -> Markup:
-    """A panel per workload and dim: every line as parts of its untiled value, LX of its highest."""
+    """Draw a panel per workload and dim; values relative to untiled, LX to its highest."""
     panels = [
         tag("figure", [tag("figcaption", title), _panel(title, group)])
         for title, group in by_title(forms(rows)).items()
@@ -402,7 +401,7 @@ def _tiled_lines(group: Sequence[Form]) -> Markup:
 
 
 def relative(group: Sequence[Form]) -> list[list[float]]:
-    """The lines of a panel, in the order of LINES."""
+    """Return the values of a panel's lines, in the order of LINES."""
     whole, highest = group[0], max(form.lx_peak_bytes for form in group) or 1.0
     return [
         [form.host_ms / whole.host_ms for form in group],
@@ -418,7 +417,7 @@ Rows = Sequence[Measurement]
 
 
 def write_plots(results: Results, directory: Path) -> list[Path]:
-    """Write an SVG per section that has a picture; returns their paths."""
+    """Write an SVG per section that has a picture; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     blocks: dict[str, Callable[[Rows], Block]] = {
         "tiled": _tiled_block,
@@ -440,7 +439,7 @@ def write_plots(results: Results, directory: Path) -> list[Path]:
 
 
 def _tiled_block(rows: Rows) -> Block:
-    """Every form relative to the untiled one."""
+    """Draw every form relative to the untiled one."""
     panels = [
         stack([text_block(title, "", FRAME.width), chart_block(FRAME, _tiled_lines(group))])
         for title, group in by_title(forms(rows)).items()
@@ -451,7 +450,7 @@ def _tiled_block(rows: Rows) -> Block:
 
 
 def _ratio_block(rows: Rows) -> Block:
-    """A bar per ratio."""
+    """Draw a bar per ratio."""
     ratios = [row for row in rows if row.unit == "x"]
     frame = Frame(width=960.0, height=18.0 * len(ratios) + 60.0, left=330.0)
     x = _log_scale("times faster than the reference", [1.0, *(row.median for row in ratios)])
@@ -467,14 +466,14 @@ def _ratio_block(rows: Rows) -> Block:
 
 
 def _log_scale(title: str, values: Iterable[float]) -> Scale:
-    """A logarithmic scale between the powers of ten around ``values``."""
+    """Return a logarithmic scale between the powers of ten around ``values``."""
     logs = [log10(value) for value in values]
     low, high = floor(min(logs)), ceil(max(logs))
     return log_scale(title, 10.0**low, 10.0 ** max(high, low + 1))
 
 
 def _lines_block(title: str, unit: str, axis: str, drawn: Sequence[Line]) -> Block:
-    """Lines over ``axis``, both scales logarithmic."""
+    """Draw lines over ``axis``, both scales logarithmic."""
     x = value_scale(axis, [a for line in drawn for a, _ in line.points], is_log=True)
     y = _log_scale(unit, [b for line in drawn for _, b in line.points])
     names = {line.name: line.style for line in drawn if line.name}
@@ -488,7 +487,7 @@ def _lines_block(title: str, unit: str, axis: str, drawn: Sequence[Line]) -> Blo
 
 
 def _forms_block(rows: Rows, axis: str) -> Block:
-    """A line for each form of a quantity, over ``axis``; modelled ones are dashed."""
+    """Draw a line for each form of a quantity over ``axis``; modelled ones are dashed."""
     colours: dict[str, int] = {}
     drawn = []
     for form in dict.fromkeys(row.labels["form"] for row in rows):
@@ -504,7 +503,7 @@ def _forms_block(rows: Rows, axis: str) -> Block:
 
 
 def _scaling_block(rows: Rows) -> Block:
-    """Times by size, cores, executes and threads."""
+    """Draw times by size, cores, executes and threads."""
     others = [row for row in rows if "form" in row.labels]
     rows = [row for row in rows if "form" not in row.labels]
     most = max(row.labels["cores"] for row in rows)

@@ -1,7 +1,7 @@
 """Results of the suite: measurements by section, with machine, versions and commit.
 
-A result file is JSON; :mod:`.comparison` reads it again. Benchmarks that are run by themselves
-print figures with targets.
+A result file is JSON; :mod:`.comparison` compares two. Benchmarks outside the suite print figures
+with targets.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PACKAGES = ("numpy", "numba", "llvmlite", "torch", "transformers")
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured quantity. ``values``: all samples in the order they were taken.
+    """One measured quantity. ``values``: all samples in order.
 
-    ``compared``: false for another program's, and for what is made of quantities that are compared.
-    ``exact``: computed, not timed: bytes and simulated times, equal in every run. ``target``: what
-    it should stay below, or above where ``higher_is_better``. ``labels``: what plots need, such as
-    the number of tiles.
+    ``compared``: false for another program's times, and for ratios of compared quantities.
+    ``exact``: computed, not timed: bytes and simulated times, equal in every run. ``target``: upper
+    bound, or lower bound if ``higher_is_better``. ``labels``: data for plots, such as the number of
+    tiles.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Measurement:
 
     @property
     def is_time(self) -> bool:
-        """Whether a faster machine makes it less."""
+        """True for times, which depend on the machine's speed."""
         return self.unit in TIMES and not self.exact
 
     @property
     def missed(self) -> bool:
-        """Whether there is a target, and it is not met."""
+        """True if there is a target that is not met."""
         if self.target is None:
             return False
         return self.median < self.target if self.higher_is_better else self.median > self.target
@@ -74,28 +74,28 @@ class Measurement:
 
     @property
     def shown_deviation(self) -> str:
-        """The deviation as a share of the median; nothing where there can be none."""
+        """The deviation as a share of the median; "" for one sample or an exact value."""
         if self.exact or len(self.values) == 1:
             return ""
         return f"{self.deviation / abs(self.median) if self.median else 0.0:.0%}"
 
     @property
     def shown_target(self) -> str:
-        """The target, if there is one."""
+        """The target as text, or ""."""
         return "" if self.target is None else f"{self.target:g}"
 
 
 def ratio(name: str, upper: Sequence[float], lower: Sequence[float], **more: Any) -> Measurement:
-    """Samples of ``upper`` over those of ``lower`` taken in the same round; higher is better."""
+    """Return the ratio of samples of the same rounds, ``upper`` / ``lower``; higher is better."""
     values = tuple(a / b for a, b in zip(upper, lower, strict=True))
     return Measurement(name, "x", values, higher_is_better=True, compared=False, **more)
 
 
 @dataclass(frozen=True)
 class Results:
-    """A run of the suite. ``errors``: what a section that gave none said instead.
+    """A run of the suite. ``errors``: messages of sections that failed.
 
-    ``reference``: by section, seconds of the loops of :mod:`.reference` while it was measured.
+    ``reference``: seconds of the reference loops during each section.
     """
 
     sections: Mapping[str, Sequence[Measurement]]
@@ -108,7 +108,7 @@ class Results:
     ended: str
 
     def write(self, path: Path) -> None:
-        """As JSON, under another name first."""
+        """Write the results as JSON, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
         with atomic_write(path) as place:
@@ -116,7 +116,7 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """A result file. ValueError for another file or format."""
+    """Read a result file. ValueError for another file or format."""
     document = json.loads(path.read_text(encoding="utf-8"))
     problem: Exception | None = None
     try:
@@ -145,13 +145,13 @@ def results_of(
     reference: Mapping[str, Mapping[str, Sequence[float]]],
     quick: bool,
 ) -> Results:
-    """A run that ends now, on this machine."""
+    """Return the results of a run that ends now, on this machine."""
     ended = datetime.now(UTC).isoformat(timespec="seconds")
     return Results(sections, errors, reference, machine(), versions(), commit(), quick, ended)
 
 
 def machine() -> dict[str, Any]:
-    """The processor, usable CPUs, memory and system."""
+    """Return processor, usable CPUs, memory and system."""
     return {
         "processor": _processor(),
         "cpus": len(os.sched_getaffinity(0)),
@@ -168,7 +168,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and what the figures depend on; packages that are not installed are left out."""
+    """Return versions of Python, this package and the installed packages of PACKAGES."""
     import spyre
 
     found = {"python": platform.python_version(), "spyre": spyre.__version__}
@@ -181,7 +181,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that is measured, with + where files differ from it; "unknown" without git."""
+    """Return the commit, followed by + if files differ from it; "unknown" without git."""
     try:
         head = _git("rev-parse", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -199,7 +199,7 @@ NO_TARGET = float("inf")
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure and what it should stay below."""
+    """One measured figure; ``target``: upper bound."""
 
     name: str
     value: float
@@ -215,14 +215,14 @@ class Figure:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Options that all of them have."""
+    """Return a parser with the common options."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--json", action="store_true", help="print a JSON list")
     return made
 
 
 def show(figures: Sequence[Figure], as_json: bool) -> None:
-    """Print them, as JSON or a line each."""
+    """Print the figures, as JSON or a line each."""
     if as_json:
         print(json.dumps([asdict(figure) for figure in figures], indent=1))
     else:
@@ -230,7 +230,7 @@ def show(figures: Sequence[Figure], as_json: bool) -> None:
 
 
 def run(description: str | None, measure: Callable[[], Sequence[Figure]]) -> int:
-    """A benchmark without options of its own; 0, since a slow machine is not an error."""
+    """Run a benchmark with the common options; return 0, since a slow machine is not an error."""
     chosen = parser(description).parse_args()
     show(measure(), chosen.json)
     return 0

@@ -1,12 +1,12 @@
-"""How times are taken: both sides in turn, progress on stderr, reference loops in between.
+"""Takes times: all sides in turn, progress on stderr, reference loops in between.
 
 Sides alternate in one process, with pauses so that neither side's spinning threads disturb the
-other; the lower quartile of all rounds is quoted, because other tenants of the machine only add
-time. Four fixed loops that no change of the simulator touches are timed between the measurements
-of a section, each a few milliseconds: results keep their times, and :mod:`.comparison` takes from
-them by how much the machine itself was slower or faster in one of two runs. What is being
-measured, and for how long, is said on stderr from the third second of a section on: a terminal
-gets one line that is rewritten twice a second; a file or pipe a line every ten seconds.
+other; the lower quartile of all rounds is quoted, because other load of the machine only adds time.
+Four fixed loops of a few milliseconds, independent of the simulator, are timed between the
+measurements of a section. Results keep their times, from which :mod:`.comparison` computes how the
+machine's speed changed between two runs. From the third second of a section on, the current
+quantity and the elapsed time are printed on stderr: to a terminal one line that is rewritten twice
+a second, to a file or pipe a line every ten seconds.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ WIDTH = 100
 
 
 class Progress:
-    """One section at a time. ``at`` is called by what measures, drawing is a thread's."""
+    """Progress of one section at a time. The measuring code calls ``at``; a thread prints."""
 
     def __init__(self) -> None:
         self._item = ""
 
     def at(self, item: str) -> None:
-        """``item`` is measured from now on."""
+        """Set the name of the current quantity."""
         self._item = item
 
     @contextmanager
     def section(self, name: str, title: str) -> Iterator[None]:
-        """Says what begins, shows progress meanwhile, and how long it took at the end."""
+        """Print the section's title, its progress, and at the end its time."""
         self._item = ""
         print(f"{name}: {title}", file=sys.stderr, flush=True)
         begin, ended = time.perf_counter(), threading.Event()
@@ -68,17 +68,17 @@ def _show(text: str, end: str) -> None:
 
 
 progress = Progress()
-"""The suite's: whatever measures in it says what it is at."""
+"""Progress of the suite."""
 
 PERIOD_SECONDS = 0.3
-"""Between two timings of the loops at least."""
+"""Least time between two timings of the loops."""
 EVERY_CPU, PROCESS = "every CPU", "process"
 _PROCESS = "import argparse, asyncio, dataclasses, decimal, json"
 Loop = Callable[[], object]
 
 
 def loops() -> dict[str, Loop]:
-    """Bound by the interpreter, by arithmetic in cache, by memory, and arithmetic on every CPU."""
+    """Return loops bound by the interpreter, arithmetic, memory, and arithmetic on every CPU."""
     arguments = np.linspace(0.0, 3.0, 4096)
     out = np.empty_like(arguments)
     source = np.ones(4 << 20)
@@ -114,7 +114,7 @@ def loops() -> dict[str, Loop]:
 
 
 class Reference:
-    """Times the loops and keeps what it found since it was asked last. For one thread."""
+    """Times the loops and collects the times until `take`. For one thread."""
 
     def __init__(self, period_seconds: float = PERIOD_SECONDS) -> None:
         self._period = period_seconds
@@ -123,7 +123,7 @@ class Reference:
         self._last = float("-inf")
 
     def tick(self, anyway: bool = False) -> None:
-        """Time every loop once, ``anyway`` or unless that was done within the period."""
+        """Time every loop once if ``anyway`` or the period has passed since the last time."""
         if not anyway and time.perf_counter() - self._last < self._period:
             return
         if not self._loops:
@@ -134,13 +134,13 @@ class Reference:
         self._last = time.perf_counter()
 
     def start_process(self) -> None:
-        """Time a whole process that imports a few modules: for sections that measure processes."""
+        """Time a process that imports a few modules, for sections that measure processes."""
         begin = time.perf_counter()
         subprocess.run([sys.executable, "-I", "-c", _PROCESS], check=True)
         self._found.setdefault(PROCESS, []).append(time.perf_counter() - begin)
 
     def take(self) -> dict[str, tuple[float, ...]]:
-        """Seconds of every loop since the last call."""
+        """Return the seconds of every loop since the last call."""
         found, self._found = self._found, {}
         return {name: tuple(seconds) for name, seconds in found.items()}
 
@@ -154,7 +154,7 @@ class Reference:
 
 
 reference = Reference()
-"""The suite's: whatever measures in it ticks between its measurements."""
+"""Reference loops of the suite; sections call ``tick`` between measurements."""
 
 PAUSE_SECONDS = 0.08
 QUICK_PAUSE_SECONDS = 0.02
@@ -180,7 +180,7 @@ def alternate(
     """Time every side ``rounds`` times in turn.
 
     Before each timed call the same side runs once untimed, so that caches and threads are in the
-    state that repeated use leaves them in.
+    state of repeated use.
     """
     seconds = samples(sides, rounds, pause_seconds)
     return {name: _summary(values) for name, values in seconds.items()}
@@ -191,7 +191,7 @@ def samples(
     rounds: int = ROUNDS,
     pause_seconds: float = PAUSE_SECONDS,
 ) -> dict[str, list[float]]:
-    """Seconds of every round of every side, one call each, as of `alternate`."""
+    """Like `alternate`, but return the seconds of every round of every side, one call each."""
     return sweeps({"": sides}, rounds, pause_seconds, 0.0)[""]
 
 
@@ -201,11 +201,11 @@ def sweeps(
     pause_seconds: float = PAUSE_SECONDS,
     sample_seconds: float = SAMPLE_SECONDS,
 ) -> dict[str, dict[str, list[float]]]:
-    """`samples` of several groups of sides, a round of every group in turn.
+    """Return `samples` of several groups of sides, taking a round of every group in turn.
 
-    The samples of a quantity are spread over the whole time, so that they differ as the machine
-    does. A sample is the best of as many calls as end within ``sample_seconds``, one to
-    MOST_CALLS. ``rounds``: of all groups or by group. Reference loops are timed between the groups.
+    The samples of a quantity are spread over the whole time, so that they show the machine's
+    variation. A sample is the best of the calls within ``sample_seconds``, one to MOST_CALLS.
+    ``rounds``: for all groups or by group. Reference loops are timed between the groups.
     """
     seconds: dict[str, dict[str, list[float]]] = {
         group: {name: [] for name in sides} for group, sides in groups.items()

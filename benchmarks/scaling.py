@@ -1,8 +1,8 @@
-"""How times grow with size, cores, executes and threads: `python -m benchmarks scaling`.
+"""Times by size, cores, executes and threads: `python -m benchmarks scaling`.
 
 The same linked operations at several sizes, and divided among 1 to 32 cores: host time of the
 driver and simulated time. Host time of many small executes, in a loop and written out. Host time on
-as many threads as there are, and what a model says of up to 16 (`modelled_seconds`).
+the machine's threads, and modelled time on up to 16 (`modelled_seconds`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ PAUSE_SECONDS = 0.02
 LARGEST_PRODUCT = 2048
 
 ASSUMED_BYTES_PER_SECOND = 100e9
-"""Of the modelled machine's memory, for all threads together: eight channels of DDR4."""
+"""Bandwidth of the modelled machine's memory for all threads: eight channels of DDR4."""
 ASSUMED_WAKE_SECONDS = 10e-6
-"""From the call to the last worker's start, on an idle machine (it varies from 5 to 50 µs)."""
+"""Time from the call to the last worker's start on an idle machine (it varies from 5 to 50 µs)."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A linked operation over size x size (x size) on so many cores."""
+    """A linked operation over size x size (x size), divided among ``cores``."""
 
     operation: str
     size: int
@@ -56,7 +56,7 @@ class Case:
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
-    """Sizes on 32 cores, then cores at one size; then executes, then threads."""
+    """Measure sizes on 32 cores, then cores at one size; then executes, then threads."""
     device = Device()
     sizes, cores = (QUICK_SIZES, QUICK_CORES) if quick else (SIZES, CORES)
     values = np.random.default_rng(0).standard_normal((max(sizes),) * 2, dtype=np.float32)
@@ -78,7 +78,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
 
 
 def _executes(counts: Sequence[int], rounds: int) -> Iterator[Measurement]:
-    """One-stick adds, once in a loop and once written out."""
+    """Measure one-stick adds, in a loop and written out."""
     device = Device()
     a, b, y = (HostOperand(region * REGION_BYTES) for region in range(3))
     spec = pointwise("add", (1, 64), [a, b], y, {"mb": 1})
@@ -99,7 +99,7 @@ def _executes(counts: Sequence[int], rounds: int) -> Iterator[Measurement]:
 
 
 def _threads(size: int, values: np.ndarray, rounds: int) -> Iterator[Measurement]:
-    """Operations on the threads there are, and on those of `THREADS` by the model."""
+    """Measure operations on available threads, and model them on the other `THREADS`."""
     most = Device().threads
     devices = {count: Device(threads=count) for count in THREADS}
     programs: dict[tuple[str, int], LinkedProgram] = {}
@@ -127,14 +127,14 @@ def _threads(size: int, values: np.ndarray, rounds: int) -> Iterator[Measurement
 
 
 def modelled_seconds(alone_seconds: float, program: LinkedProgram, threads: int) -> float:
-    """Of one execute on ``threads``, from its time on one: a model, not a measurement.
+    """Model the seconds of one execute on ``threads`` from its time on one thread.
 
-    ``program``: as it is linked for so many threads.
+    ``program``: linked for that number of threads.
 
-    Every thread computes as fast as one does alone, in whole pieces of the work; memory gives all
-    of them together ASSUMED_BYTES_PER_SECOND for operands and result (once each); the workers take
-    ASSUMED_WAKE_SECONDS to start. Threads that share a core, or a clock that falls when all of
-    them compute, are not in it.
+    Every thread computes whole pieces of the work as fast as one thread alone. All threads share
+    a bandwidth of ASSUMED_BYTES_PER_SECOND, through which operands and result pass once. Workers
+    take ASSUMED_WAKE_SECONDS to start. Threads that share a core, and a clock that falls under
+    load, are not modelled.
     """
     table = program.tables[program.dispatch[0, 0]]
     units, cost_ns = int(table[tb.UNITS]), int(table[tb.COST_NS])
@@ -147,7 +147,7 @@ def modelled_seconds(alone_seconds: float, program: LinkedProgram, threads: int)
 
 
 def operations(size: int, cores: int) -> dict[str, OperationSpec]:
-    """Over size x size (x size), rows divided among ``cores``."""
+    """Return operations over size x size (x size), rows divided among ``cores``."""
     a, b, y = (HostOperand(region * REGION_BYTES) for region in range(3))
     split = {"mb": cores}
     found = {

@@ -1,7 +1,7 @@
-"""What starting costs: `python -m benchmarks startup`, whole processes.
+"""Start-up times of whole processes: `python -m benchmarks startup`.
 
 `spyre-run --help`, `import spyre`, a small bundle that was run before, and a softmax with an empty
-cache: its kernels are compiled in the background, which is waited for after each.
+cache, whose kernels are compiled in the background; each sample waits for that to end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUN = ("-m", "spyre.cli.run")
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
-    """Seconds; the bundle is run once before."""
+    """Measure the seconds of each; the bundle is run once before."""
     small = (*RUN, str(ROOT / "examples" / "add_loop"), "--quiet")
     cases: dict[str, tuple[tuple[str, ...], float | None]] = {
         "import spyre": (("-c", "import spyre"), None),

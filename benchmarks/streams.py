@@ -1,4 +1,4 @@
-"""What the runtime adds to a kernel: `python -m benchmarks.streams`.
+"""Overhead of the runtime over a kernel: `python -m benchmarks.streams`.
 
 Enqueue: time until `launch` returns. Completion: launch and synchronize of a one-stick add, less
 the time of the same linked kernel in the driver. Tiles: a launch of 1,000 tiles against the sum of
@@ -38,7 +38,7 @@ print(time.perf_counter_ns() - begin, "spyre.mlir.text.parser" in sys.modules)
 
 
 def one_stick(directory: Path) -> list[Figure]:
-    """Enqueue and completion of a one-stick add, warm."""
+    """Measure enqueue and completion of a warm one-stick add."""
     card = FlexDevice(Device())
     plan = kernels.load(card, kernels.add(directory / "stick"))
     ones = np.ones(kernels.STICK, np.float16)
@@ -82,7 +82,7 @@ def _linked(plan: JobPlan, card: FlexDevice, tensors: list[SpyreTensor]):
 
 
 def tiles(directory: Path) -> list[Figure]:
-    """A launch of 1,000 tiles against its kernels one by one."""
+    """Measure a launch of 1,000 tiles against its kernels one by one."""
     card = FlexDevice(Device())
     figures = []
     shape = (64, 512)
@@ -121,7 +121,7 @@ def _tiled(name: str, card: FlexDevice, plan: JobPlan, tensors: list[SpyreTensor
 
 
 def plan_on_disk() -> Figure:
-    """`load_compiled` in new processes after one that compiled."""
+    """Measure `load_compiled` in new processes after one that compiled."""
     times = []
     for _ in range(6):
         command = [sys.executable, "-c", _PLAN, str(EXAMPLES / "softmax")]
@@ -137,7 +137,7 @@ def plan_on_disk() -> Figure:
 
 
 def measure() -> list[Figure]:
-    """All figures."""
+    """Measure all figures."""
     with tempfile.TemporaryDirectory() as directory:
         return [*one_stick(Path(directory)), *tiles(Path(directory)), plan_on_disk()]
 

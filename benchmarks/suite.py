@@ -1,9 +1,9 @@
-"""The sections of the suite, by name: what `python -m benchmarks NAME` measures.
+"""The sections of the suite by name, which `python -m benchmarks NAME` measures.
 
-A section is imported when it is asked for, so that those without torch run without it. How fast a
-loop over one-stick executes is depends on where a process's memory lies: the same code takes 130
-ns in one process and 220 in the next, steadily. So some sections are measured once in each of
-several processes (`python -m benchmarks.suite loops|launching`), which print what they found as
+A section is imported when it is selected, so that some run without torch installed. The speed of a
+loop over one-stick executes depends on the addresses of a process's memory: the same code takes
+130 ns in one process and 220 in the next, steadily. So some sections are measured once in each of
+several processes (`python -m benchmarks.suite loops|launching`), which print their results as
 JSON.
 """
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from benchmarks.workloads import Workload
 
 REPEATS = 3
-"""How often sections are gone through that measure one quantity after another."""
+"""Repetitions of sections that measure one quantity after another."""
 QUICK_KERNELS = ("add", "exp", "row sum", "softmax", "restickify", "matmul 512x512x512 split 8x4")
 
 
 class SectionError(Exception):
-    """A section cannot be measured, and the text says why: no fault of the suite."""
+    """A section cannot be measured, for the reason in the message; not a defect of the suite."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """``measure``: of quick. ``quick``: whether it is part of a quick run of all. ``one_cpu``:
-    whether what it measures hardly uses more than one.
+    """A part of the suite. ``measure(quick)`` takes its measurements. ``quick``: it is part of a
+    quick run of all. ``one_cpu``: its work uses hardly more than one CPU.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Section:
 
 
 def repeated(once: Callable[[], Iterable[Measurement]], repeats: int) -> Iterator[Measurement]:
-    """Quantities with the values of all repetitions."""
+    """Measure ``repeats`` times; yield quantities with the values of all repetitions."""
     from benchmarks.sampling import reference
 
     runs = []
@@ -60,7 +60,7 @@ def repeated(once: Callable[[], Iterable[Measurement]], repeats: int) -> Iterato
 
 
 def of_figures(figures: Iterable[Figure]) -> Iterator[Measurement]:
-    """Figures of the benchmarks that print them."""
+    """Convert figures to measurements."""
     for figure in figures:
         target = None if figure.target == NO_TARGET else figure.target
         yield Measurement(figure.name, figure.unit, (figure.value,), target=target)
@@ -121,7 +121,7 @@ def _reading(quick: bool) -> Iterable[Measurement]:
 
 
 def _figures(module: str, quick: bool) -> Iterable[Measurement]:
-    """A benchmark module that has ``measure() -> list[Figure]``."""
+    """Measure with a benchmark module that has ``measure() -> list[Figure]``."""
     from importlib import import_module
 
     measure: Callable[[], Iterable[Figure]] = import_module(f"benchmarks.{module}").measure
@@ -148,14 +148,14 @@ SECTIONS: tuple[Section, ...] = (
     Section("loops", "overhead of an execute", partial(_apart, "loops"), one_cpu=True),
     Section("reading", "parse, lower, decode, plan", _reading, one_cpu=True),
     Section("launching", "link and launch", partial(_apart, "launching"), one_cpu=True),
-    Section("streams", "what the runtime adds", partial(_figures, "streams"), quick=False),
-    Section("observers", "what watching costs", partial(_figures, "observers"), quick=False),
+    Section("streams", "overhead of the runtime", partial(_figures, "streams"), quick=False),
+    Section("observers", "overhead of observers", partial(_figures, "observers"), quick=False),
     Section("startup", "whole processes", partial(_later, "startup"), one_cpu=True),
     Section("scaling", "with size and cores", partial(_later, "scaling")),
-    Section("eager", "what PyTorch adds", partial(_figures, "eager"), quick=False),
+    Section("eager", "overhead of PyTorch", partial(_figures, "eager"), quick=False),
     Section("beside", "next to torch's own threads", partial(_later, "contention"), quick=False),
     Section("distributed", "collectives of two ranks", partial(_later, "distributed"), quick=False),
-    Section("compile", "what compiling costs", _compile, quick=False, one_cpu=True),
+    Section("compile", "times of compilation", _compile, quick=False, one_cpu=True),
     Section("models", "eager and compiled models", partial(_later, "models")),
     Section("decode", "one token after the other", partial(_later, "decode"), quick=False),
 )
@@ -164,7 +164,7 @@ PROCESSES, QUICK_PROCESSES = 7, 5
 
 
 def loops() -> Iterator[Measurement]:
-    """Nanoseconds per execute."""
+    """Measure nanoseconds per execute."""
     from benchmarks.launching import measure_overheads
     from spyre.hw.device.device import Device
 
@@ -174,7 +174,7 @@ def loops() -> Iterator[Measurement]:
 
 
 def launching() -> Iterator[Measurement]:
-    """Microseconds of linking, launching and running."""
+    """Measure microseconds of linking, launching and running."""
     from benchmarks.launching import measure_all
 
     rows, batch = measure_all()
@@ -193,7 +193,7 @@ PER_PROCESS: dict[str, Callable[[], Iterator[Measurement]]] = {
 
 
 def measured_per_process(name: str) -> list[Measurement]:
-    """One of SECTIONS in a new process."""
+    """Measure section ``name`` in a new process."""
     command = [sys.executable, "-m", "benchmarks.suite", name]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
     return [

@@ -1,9 +1,9 @@
 """Tiled against untiled: `python -m benchmarks tiled`.
 
-Every workload is compiled without tiles and with 2 to 32 of a dim; all forms and torch on the CPU
-(float32) take turns, a round of every workload at a time. Per form: host time, and from what was
-launched simulated time, HBM bytes and LX peak; :mod:`.tile_forms` makes a row of them. A ratio
-above 1 means that tiles are faster.
+Every workload is compiled without tiles and with 2 to 32 tiles of a dim; all forms and torch on the
+CPU (float32) take turns, a round of every workload at a time. Per form: host time, and simulated
+time, HBM bytes and LX peak of its launches; :mod:`.report` makes a row of them. A ratio above 1
+means that tiles are faster.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Workload:
-    """``tensors``: (dims, sizes) each, dims by name. ``tiled``: names of the dims that are tiled,
-    a form of the workload for each.
+    """``tensors``: sizes by name of the dim, for each argument. ``tiled``: names of the dims that
+    are tiled, one at a time.
     """
 
     name: str
@@ -80,7 +80,7 @@ def matmul(a: Any, b: Any) -> Any:
 
 
 def workloads(quick: bool) -> list[Workload]:
-    """Large ones, or small ones of the same kinds."""
+    """Return large workloads, or small ones of the same kinds."""
     side = 512 if quick else 8192
     square = {"rows": side, "columns": side}
     rows, width, inner = (256, 128, 256) if quick else (4096, 1024, 4096)
@@ -107,7 +107,7 @@ def workloads(quick: bool) -> list[Workload]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A workload and a dim, compiled: ``forms`` and what they launch by number of tiles."""
+    """A compiled workload tiled along a dim: ``forms`` and their ``counts`` by number of tiles."""
 
     workload: str
     dim: str
@@ -121,7 +121,7 @@ class Prepared:
         return f"{self.workload}, {self.dim}"
 
     def labels(self, tiles: int, kind: Kind) -> dict[str, Any]:
-        """Of a measurement of one form."""
+        """Return the labels of a measurement of one form."""
         return {"workload": self.workload, "dim": self.dim, "tiles": tiles, "kind": str(kind)}
 
     @property
@@ -130,7 +130,7 @@ class Prepared:
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
-    """All workloads. A number of tiles that cannot be is left out."""
+    """Measure all workloads, without numbers of tiles that do not divide the dim."""
     pairs = [(workload, dim) for workload in workloads(quick) for dim in workload.tiled]
     prepared = {}
     for workload, dim in pairs:
@@ -147,7 +147,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
 
 
 def prepare(workload: Workload, dim: str, quick: bool) -> Prepared:
-    """Compile every form, and note what each launches."""
+    """Compile every form, and count its launches."""
     tensors = example_tensors(workload.examples)
     host = [tensor.cpu().float() for tensor in tensors]
     forms: dict[int, Callable[[], float]] = {}
@@ -166,14 +166,14 @@ def prepare(workload: Workload, dim: str, quick: bool) -> Prepared:
 
 
 def _fits(workload: Workload, dim: str, tiles: int) -> bool:
-    """Tiles are whole; of a dim along sticks they are whole sticks."""
+    """Return True if the tiles are equal, and consist of whole sticks if the dim is in sticks."""
     of_sticks = any(list(tensor)[-1] == dim for tensor in workload.tensors)
     size = next(tensor[dim] for tensor in workload.tensors if dim in tensor)
     return size % (tiles * (64 if of_sticks else 1)) == 0
 
 
 def measurements(found: Prepared, times: Mapping[str, Sequence[float]]) -> Iterator[Measurement]:
-    """What is known of each form, and torch on the CPU."""
+    """Yield the measurements of each form, and of torch on the CPU."""
     whole, on_cpu = times["1"], times[CPU]
     for tiles, counted in found.counts.items():
         of = partial(_of_form, found, tiles)

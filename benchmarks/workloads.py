@@ -33,9 +33,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """``run`` on the simulated card, ``reference`` (numpy or torch, ``against``) on the host.
+    """``run``: call on the simulated card; ``reference``: call of ``against`` on the host.
 
-    ``bytes_moved`` and ``operations`` of the card's side; ``target``: the ratio aimed at.
+    ``bytes_moved``, ``operations``: of the card's side. ``target``: least ratio of the times.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Workload:
 def link_operations(
     device: Device, specs: Sequence[OperationSpec], repeat: int = 1
 ) -> LinkedProgram:
-    """A program that executes ``specs`` in order, ``repeat`` times, at literal addresses."""
+    """Link a program that executes ``specs`` in order, ``repeat`` times, at literal addresses."""
     names = [f"sdsc_{k}.json" for k in range(len(specs))]
     operations = {n: build_operation(spec) for n, spec in zip(names, specs, strict=True)}
     body = "\n".join(f'sdscbundle.sdsc_execute () {{sdsc_filename="{n}"}}' for n in names)
@@ -65,7 +65,7 @@ def link_operations(
 
 
 def upload(device: Device, region: int, values: Array) -> DeviceTensor:
-    """A float16 tensor of ``values`` at the start of ``region``."""
+    """Copy ``values`` to a float16 tensor at the start of ``region`` and return it."""
     half = np.ascontiguousarray(values.astype(np.float16))
     layout = SpyreTensorLayout.from_host(half.shape, "float16")
     strides = contiguous_strides(half.shape)
@@ -101,7 +101,7 @@ class Workloads:
             self.torch.set_num_threads(device.threads)
 
     def all(self) -> Iterator[Workload]:
-        """Every workload, in the order of the table. Matmuls replace the operands in 1 and 2."""
+        """Yield all workloads in the table's order. Matmuls overwrite regions 1 and 2."""
         upload(self.device, 0, self.a)
         upload(self.device, 1, self.b)
         upload(self.device, 2, self.a > 0)
@@ -165,7 +165,7 @@ class Workloads:
         return lambda: call(x, axis, out=out), "torch"
 
     def softmax(self) -> Workload:
-        """max, sub, exp, sum, realdiv: five executes, each rounding to DL16."""
+        """Softmax as five executes that round to DL16: max, sub, exp, sum, realdiv."""
         shape, split = (ROWS, COLUMNS), {"mb": 32}
         difference, exponent = _at(3, offset=1 << 30), _at(5)
         specs = [

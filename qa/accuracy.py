@@ -1,8 +1,8 @@
-"""How far float32 functions of the device are from float64, in units in the last place.
+"""Errors of the device's float32 functions against float64, in units in the last place.
 
 `python -m qa.accuracy [FUNCTION ...]` prints the largest error on the device and on torch's CPU
-kernels, and the argument that has it. Arguments: random numbers of every exponent and both signs,
-and more between -110 and 95. Results that are not normal float32 numbers are left out.
+kernels, and the argument where it occurs. Arguments: random numbers of every exponent and both
+signs, and more between -110 and 95. Results that are not normal float32 numbers are left out.
 """
 
 from __future__ import annotations

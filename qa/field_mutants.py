@@ -1,8 +1,8 @@
-"""Mutants of fields that have no effect: is every contradiction found?
+"""Mutants of SDSC fields without effect, to test that every contradiction is found.
 
 `python -m qa.field_mutants [DIR] [--count N] [--seed S]` changes one such field in an SDSC of a
-real case and checks the file. A mutant is refused, warned about, or equal to the original in what
-it says; any other is printed, and the exit code is 1.
+real case and checks the file. A mutant must be refused, warned about, or mean the same as the
+original; any other is printed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Change = Callable[[random.Random, Tree], bool]
 
 
 def _set(node: Tree, key: str, values: list[Any], rng: random.Random) -> bool:
-    """Another value of a field that is there."""
+    """Set an existing field to another value."""
     if key not in node:
         return False
     node[key] = rng.choice([v for v in values if v != node[key]])
@@ -72,7 +72,7 @@ def _coordinates(rng: random.Random, dsc: Tree) -> Tree | None:
 
 
 def alpha(rng: random.Random, dsc: Tree) -> bool:
-    """The step of a fold that has several; others have none."""
+    """Change the step of a fold with more than one part; the others have no step."""
     info = _coordinates(rng, dsc)
     folds = [] if info is None else list(_folds(info))
     steps = [affine for affine, fold in folds if int(fold["factor_"]) > 1]
@@ -112,7 +112,7 @@ def padding(rng: random.Random, dsc: Tree) -> bool:
 
 
 def memories(rng: random.Random, dsc: Tree) -> bool:
-    """The memory that the tensor is in left out, or not present."""
+    """Remove the memory of a tensor from its table, or mark it as not present."""
     node = rng.choice(dsc["scheduleTree_"])
     table = dsc["labeledDs_"][int(node["ldsIdx_"])].get("memOrg_", {})
     if node["component_"] not in table:
@@ -145,7 +145,7 @@ def mask_constant(rng: random.Random, dsc: Tree) -> bool:
 
 
 def splits(rng: random.Random, dsc: Tree) -> bool:
-    """A window or a split within a core, in N_ or in a stage."""
+    """Add a window or a split within a core to N_ or to a stage."""
     stages = list(dsc.get("dataStageParam_", {}).values())
     extents = rng.choice([dsc["N_"], *(stage[k] for stage in stages for k in ("ss_", "el_"))])
     key = rng.choice(("paddingSizes_", "coreletSplit_", "rowSplit_", "peSfpSplit_"))
@@ -167,7 +167,7 @@ CHANGES: dict[str, Change] = {
 
 
 def mutants(root: Path, count: int, seed: int) -> Iterator[tuple[str, Path, str]]:
-    """(kind, file, outcome) of each mutant: a code, or "" for one that nothing was said about."""
+    """Yield (kind, file, outcome) of each mutant; the outcome is a code, or "" without finding."""
     rng = random.Random(seed)
     files = sorted(path for path in root.glob("**/sdsc_*.json"))
     made = 0
@@ -190,7 +190,7 @@ def original_findings(file: Path) -> tuple[tuple[str, str, str], ...]:
 
 
 def findings(content: bytes) -> tuple[tuple[str, str, str], ...]:
-    """Severity, code and text of everything that is said about a file."""
+    """Return severity, code and text of every finding about a file."""
     try:
         found = inspect_sdsc(decode_sdsc(content, "f"), "f").findings
     except SpyreError as error:

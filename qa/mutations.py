@@ -1,7 +1,7 @@
 """Seeded damage to the files of a bundle: cut, garbled, renumbered, reordered, pieces missing.
 
 Text mutations work on any file, tree mutations on JSON. Each takes a random generator and the
-content and gives other content; equal seeds give equal mutants.
+content and returns changed content; equal seeds give equal mutants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def truncate(rng: random.Random, content: bytes) -> bytes:
 
 
 def garble(rng: random.Random, content: bytes) -> bytes:
-    """A few bytes replaced, inserted or removed."""
+    """Replace, insert or remove a few bytes."""
     data = bytearray(content)
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(data) + 1)
@@ -35,7 +35,7 @@ def garble(rng: random.Random, content: bytes) -> bytes:
 
 
 def renumber(rng: random.Random, content: bytes) -> bytes:
-    """One to three numbers changed, often only a little."""
+    """Change one to three numbers, often only a little."""
     for _ in range(rng.randint(1, 3)):
         found = list(NUMBER.finditer(content))
         if not found:
@@ -82,7 +82,7 @@ def swap_lines(rng: random.Random, content: bytes) -> bytes:
 
 
 def repeat_piece(rng: random.Random, content: bytes) -> bytes:
-    """A piece repeated many times: deep nesting, long names, many digits."""
+    """Repeat a piece many times, for deep nesting, long names, many digits."""
     at = rng.randrange(len(content) + 1)
     piece = content[at : at + rng.choice((1, 1, 2, 8, 40))]
     return content[:at] + piece * rng.choice((2, 20, 500, 5000)) + content[at:]
@@ -123,7 +123,7 @@ def replace_value(rng: random.Random, found: list[Place]) -> None:
 
 
 def change_number(rng: random.Random, found: list[Place]) -> None:
-    """A number, or a decimal string, as the format writes addresses."""
+    """Change a number, or a decimal string, which is the format's form of addresses."""
     numbers = [p for p in found if _integer(p[0][p[1]]) is not None]
     if numbers:
         node, key = rng.choice(numbers)
@@ -138,7 +138,7 @@ def _integer(value: Any) -> int | None:
 
 
 def swap_values(rng: random.Random, found: list[Place]) -> None:
-    """Two values, preferably of the same key, exchanged."""
+    """Exchange two values, preferably of the same key."""
     (a, key), (b, other) = rng.choice(found), rng.choice(found)
     same = [p for p in found if p[1] == key]
     if rng.random() < 0.7:
@@ -149,7 +149,7 @@ def swap_values(rng: random.Random, found: list[Place]) -> None:
 
 
 def _holds(value: Any, container: Any) -> bool:
-    """True if ``container`` is ``value`` or lies within: a swap would make a cycle."""
+    """True if ``container`` is ``value`` or within it: a swap would make a cycle."""
     if value is container:
         return True
     if isinstance(value, dict | list):
@@ -179,7 +179,7 @@ TREE: tuple[Callable[[random.Random, list[Place]], None], ...] = (
 
 
 def mutate(rng: random.Random, name: str, content: bytes) -> bytes:
-    """One to three mutations of a file."""
+    """Return a file's content after one to three mutations."""
     if name.endswith(".json") and rng.random() < 0.75:
         return _mutate_tree(rng, content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):

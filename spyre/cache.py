@@ -51,14 +51,14 @@ def require_trusted(path: str | os.PathLike[str]) -> None:
 
 
 def read_kept(path: str | os.PathLike[str]) -> bytes:
-    """As `read_regular`, of a file in the cache; PermissionError as of `require_trusted`."""
+    """Read a file of the cache like `read_regular`; PermissionError like `require_trusted`."""
     require_trusted(path)
     return read_regular(path)
 
 
 @cache
 def warn_uncached(reason: str) -> None:
-    """Once per reason, not once per use."""
+    """Warn once per reason that kernels are not cached."""
     warnings.warn(
         f"compiled kernels cannot be kept ({reason}): every process compiles them again; "
         f"set {config.CACHE_DIR.name} to a directory that only you may write to",
@@ -71,12 +71,12 @@ def warn_uncached(reason: str) -> None:
 
 _KERNELS = "kernels-"
 MAX_KERNEL_BYTES = 1 << 30
-"""What compiled kernels of all states of the sources may take."""
+"""Bytes that compiled kernels of all source states may take."""
 
 
 def kernel_directory(key: str) -> Path | None:
-    """As `writable_directory`, for compiled kernels. A new one takes the place of those used
-    longest ago, where there are too many.
+    """Return the directory of compiled kernels, like `writable_directory`. A new one replaces the
+    least recently used ones beyond `MAX_KERNEL_BYTES`.
     """
     name = f"{_KERNELS}{key}"
     is_new = not (config.cache_directory() / name).exists()

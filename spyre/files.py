@@ -78,7 +78,7 @@ def atomic_write(target: Path) -> Iterator[Path]:
 
 
 def writable_target(path: Path | str, refusal: Callable[[str], Exception]) -> Path:
-    """Where a file goes, symbolic links followed; ``refusal(found)`` when none can be there."""
+    """Return the path to write, with links followed; raise ``refusal(found)`` if none can be."""
     try:
         target = Path(path).resolve()
         exists = os.path.lexists(target)

@@ -7,7 +7,7 @@ without running Python code.
 
 from __future__ import annotations
 
-# What ``signal`` wraps: making enums of handlers takes longer than all the rest here.
+# Not ``signal``, which wraps it: its enums of handlers cost more time than everything else here.
 import _signal  # type: ignore[import-not-found]
 import os
 import threading

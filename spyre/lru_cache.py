@@ -16,27 +16,27 @@ class LruCache(Generic[K, V]):
     Values are never None. ``evicted`` is called with every value that goes for want of room.
     """
 
-    # An exact order of use would cost a hit a write to shared state. Two generations need none:
-    # what is used is in the young one; when that is full it becomes the old one, and what was not
-    # used since the old one was young is dropped.
+    # An exact order of use would need a write to shared state at every hit. Two generations do not:
+    # used values move to the young one; when it is full it becomes the old one, and the values left
+    # in the former old one are dropped.
 
     def __init__(self, limit: int, evicted: Callable[[V], object] | None = None) -> None:
         self.limit = limit
         self._evicted = evicted
         self._young: dict[K, V] = {}
         self._old: dict[K, V] = {}
-        # Reentrant: an evicted value may be the last owner of something whose finalizer comes back.
+        # Reentrant: evicting a value may run a finalizer that uses this cache.
         self._lock = threading.RLock()
 
     def get(self, key: K) -> V | None:
-        """The value of ``key``, now used last; None if it is not there."""
+        """Return the value of ``key``, now used last; None if it is missing."""
         value = self._young.get(key)
         return value if value is not None else self._promoted(key)
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
-        """The value of ``key``, made if it is not there.
+        """Return the value of ``key``, making it if it is missing.
 
-        No lock is held meanwhile: threads may make it at once, of which all get the first one's.
+        No lock is held meanwhile: several threads may make it, and all get the first one's.
         """
         value = self.get(key)
         if value is not None:

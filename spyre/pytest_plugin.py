@@ -84,7 +84,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _missing() -> str:
-    """Why there is no device; "" where there is one."""
+    """Return the reason why there is no device, or ""."""
     if find_spec("torch") is None:
         return "the PyTorch device needs torch: pip install 'spyre[torch]'"
     import torch

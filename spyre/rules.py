@@ -70,7 +70,7 @@ class RuleSet(Generic[SubjectT, PlaceT]):
         locate: Callable[[PlaceT], Location | None],
         limit: int | None = None,
     ) -> tuple[Finding, ...]:
-        """What is wrong with ``subject``, in the order of the codes; at most ``limit`` of each."""
+        """Return findings about ``subject`` in the order of codes, at most ``limit`` of each."""
         faults: dict[str, list[Fault[PlaceT]]] = {code: [] for code in self.severities}
         for check in self.checks:
             for fault in check(subject):

@@ -18,10 +18,10 @@ from tests.examples import examples
 settings.register_profile("any machine", examples(100))
 settings.load_profile("any machine")
 
-# What tests start on a cold cache would say how long it takes among what they check.
+# With a cold cache, processes of tests would print progress among the output that is checked.
 os.environ.setdefault("SPYRE_PROGRESS", "0")
 
-# Nor are tests to depend on what is compiled already; those of interpreted kernels say so.
+# Tests must not depend on which kernels are compiled; those of interpreted kernels change this.
 os.environ.setdefault("SPYRE_MEANWHILE", "0")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

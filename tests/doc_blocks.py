@@ -1,15 +1,15 @@
-"""Runs the code blocks of a page as they are shown: Python, and commands with what they print.
+"""Runs the code blocks of a page: Python, and commands with their output.
 
-A page is run in an empty folder that holds the examples, its blocks in their order; names of
-Python blocks stay from one to the next. What is special is said in a comment before the block:
+A page is run in a folder that holds only the examples, its blocks in order; names of Python blocks
+are kept for the next one. A comment before a block changes this:
 
 - ``<!-- not run: REASON -->``: the next block is left out.
 - ``<!-- file: NAME -->``: the next block is the content of a file.
-- ``<!-- before: CODE -->``: Python code that prepares what the page takes as given.
+- ``<!-- before: CODE -->``: Python code that defines names which the page uses.
 
-Behind ``$ COMMAND`` stands what it prints, and a block ``text`` after a Python block is what that
-prints. There ``…`` stands for anything: at the end of a line its rest, alone any number of lines.
-Measured times may differ. A command for which nothing is shown has to end with exit code 0;
+Lines after ``$ COMMAND`` are its output, and a block ``text`` after a Python block is the output of
+that block. ``…`` stands for any text: at the end of a line its rest, alone any number of lines.
+Measured times may differ. A command without shown output has to end with exit code 0;
 ``$ echo $?`` shows the code of the one before.
 """
 
@@ -43,7 +43,7 @@ _TIME = re.compile(r"\b\d[\d.]* (ns|µs|ms|s)(?=\b)")
 
 @dataclass
 class Block:
-    """``line``: of its first line of content, in the page. ``printed``: what a text shows."""
+    """``line``: number of the first line of content in the page. ``printed``: output shown."""
 
     line: int
     language: str
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def is_shell(self) -> bool:
-        """Whether it holds commands."""
+        """True if it holds commands."""
         lines = self.body.splitlines()
         if self.language not in ("", "console", "bash", "sh") or not lines:
             return False
@@ -62,7 +62,7 @@ class Block:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """What is run of a page."""
+    """Return the blocks of a page that are run."""
     blocks: list[Block] = []
     file, left_out, end, is_last = "", False, 0, False
     for part in _PART.finditer(text):
@@ -111,7 +111,7 @@ def run_page(page: Path) -> None:
 
 
 def _printed_by(body: str, names: dict[str, object], where: str) -> str:
-    # Tracebacks, and what inspects sources, read lines from a file.
+    # Tracebacks and inspection of sources read lines from a file.
     source = Path(f"block_{where.rpartition(':')[2]}.py")
     source.write_text(body, encoding="utf-8")
     shown = io.StringIO()
@@ -121,7 +121,7 @@ def _printed_by(body: str, names: dict[str, object], where: str) -> str:
 
 
 def run_commands(lines: list[str], where: str) -> None:
-    """Commands with what they print."""
+    """Run commands, and compare with their shown output."""
     has_outputs = any(line.startswith("$ ") for line in lines)
     commands: list[tuple[str, list[str]]] = []
     for line in _joined(lines):
@@ -147,7 +147,7 @@ def _joined(lines: list[str]) -> list[str]:
 
 
 def _run(line: str, code: int) -> tuple[int, str]:
-    """Exit code of a line, and what it prints on both streams."""
+    """Run a line; return its exit code and its output on both streams."""
     shown = ""
     for command in shlex.split(line, comments=True) and re.split(r" && ", line):
         code, text = _run_one(command, code)
@@ -161,7 +161,7 @@ def _run_one(command: str, code: int) -> tuple[int, str]:
     words = shlex.split(command, comments=True)
     target = words[words.index(">") + 1] if ">" in words else ""
     words = words[: words.index(">")] if target else words
-    if words[0] == "pip":  # what is installed is under test
+    if words[0] == "pip":  # the installed package is under test
         return 0, ""
     if words[:2] == ["echo", "$?"]:
         return 0, f"{code}\n"
@@ -192,7 +192,7 @@ _MAINS = {
 
 
 def _main_of(words: list[str]) -> tuple[str, list[str]] | None:
-    """Module and arguments of a command of this package, which needs no process of its own."""
+    """Return module and arguments of a command of this package, which needs no new process."""
     if words[0] in _MAINS:
         return _MAINS[words[0]], words[1:]
     if words[:2] == ["python", "-m"] and words[2].partition(".")[0] == "spyre":

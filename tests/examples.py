@@ -1,4 +1,4 @@
-"""How much tests run by default, and with SPYRE_TEST_EXAMPLES, the long form."""
+"""Numbers of test cases by default, and in the long form with SPYRE_TEST_EXAMPLES."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every code block of README and docs runs, and prints what is shown."""
+"""Every code block of README and docs runs, with the output shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = {
         "2 control blocks\n",
     ],
 }
-"""What Python blocks print, where the page says it in a comment."""
+"""Output of Python blocks, for pages that show it in a comment."""
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))

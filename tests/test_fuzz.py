@@ -54,7 +54,7 @@ BATCH = 250
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutant: ``clean``, an error code, or a failure worth a look."""
+    """Result of one mutant: ``clean``, an error code, or a failure to look into."""
 
     seed: int
     case: str
@@ -207,7 +207,7 @@ def work(first: int, last: int, scratch: Path) -> None:
 
 
 def run_batch(first: int, last: int, scratch: Path) -> tuple[Counter[str], list[str]]:
-    """Mutants ``first`` .. ``last`` in a process of their own: results and failures."""
+    """Run mutants ``first`` .. ``last`` in a new process; return results and failures."""
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Damaged samples of what real bundles do not use yet: a SpyreError or a clean run, nothing else.
+"""Damaged samples of features that real bundles lack: each is a SpyreError or a clean run.
 
 Windows, runtime sizes, own work slices, pages, uneven slices: seeded mutants go through load,
 check, and a run with and without the check. :mod:`tests.test_fuzz` does the same to real bundles.

@@ -1,4 +1,4 @@
-"""What importing costs: light modules stay light, layers import downwards only."""
+"""Costs of imports: light modules stay light, layers import downwards only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounded dict, against what it promises."""
+"""The bounded dict: its documented properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin that comes with the package, in runs of pytest of its own."""
+"""The plugin that comes with the package, in separate runs of pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site of the docs: what its pages are made of. CI builds it and follows every link."""
+"""The site of the docs: sources of its pages. CI builds it and follows every link."""
 
 from __future__ import annotations
 

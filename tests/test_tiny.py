@@ -28,7 +28,7 @@ def small_integers(*shape: int) -> np.ndarray:
 
 @pytest.fixture
 def copied(tmp_path):
-    """``copied(name)``: an example in a directory of its own, to be changed or compiled."""
+    """``copied(name)`` returns a copy of an example, which may be changed or compiled."""
     return lambda name: Path(shutil.copytree(EXAMPLES / name, tmp_path / name))
 
 

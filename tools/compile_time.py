@@ -1,6 +1,6 @@
-"""Where the time to compile kernels goes: ``python -m tools.compile_time examples/softmax``.
+"""Profile of the compilation of kernels: ``python -m tools.compile_time examples/softmax``.
 
-Runs a bundle with an empty cache, and prints CPU seconds by function (without those it calls), by
+Runs a bundle with an empty cache, and prints CPU seconds by function (without its callees), by
 stage of numba and by pass of LLVM.
 """
 
@@ -24,7 +24,7 @@ ROWS = 15
 
 
 class Times(events.Listener):  # type: ignore[misc]
-    """CPU seconds of the events of one kind by name, each without those within it."""
+    """CPU seconds of the events of one kind by name, without nested events."""
 
     def __init__(self, kind: str, name: Callable[[events.Event], str]) -> None:
         self.seconds: Counter[str] = Counter()
@@ -49,7 +49,7 @@ def function_name(event: events.Event) -> str:
 
 
 def pass_times() -> Counter[str]:
-    """Seconds by pass of LLVM, of every library that is made from now on."""
+    """Return a counter of seconds by pass of LLVM, updated by every library compiled later."""
     seconds: Counter[str] = Counter()
     finalize = CPUCodeLibrary.finalize
 
@@ -66,13 +66,13 @@ def pass_times() -> Counter[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line; the exit code of the run."""
+    """Run a command line; return the exit code of the bundle's run."""
     parser = argparse.ArgumentParser(prog="python -m tools.compile_time", description=__doc__)
     parser.add_argument("bundle")
     bundle = parser.parse_args(arguments).bundle
     with tempfile.TemporaryDirectory() as cache:
         os.environ.update(SPYRE_CACHE_DIR=cache, SPYRE_PROGRESS="0")
-        # in this process, which counts
+        # compile in this process, which has the listeners
         os.environ.update(SPYRE_MEANWHILE="0", SPYRE_NUM_THREADS="1")
         functions = Times("numba:compile", function_name)
         stages = Times("numba:run_pass", lambda event: event.data["name"].split(" ")[0])

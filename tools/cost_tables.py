@@ -24,7 +24,7 @@ DIVISIONS_HEAD = (
 
 
 def constants() -> Rows:
-    """Every constant of the shipped machine that is no error bar."""
+    """Yield every constant of the shipped machine except error bars."""
     for name, constant in default_machine().constants.items():
         if not name.startswith("spread."):
             error = f"{constant.spread:.1%}" if constant.spread else ""
@@ -39,7 +39,7 @@ def _value(value: Value) -> str:
 
 
 def spreads() -> Rows:
-    """The error bar of every class."""
+    """Yield the error bar of every class."""
     known = default_machine().constants
     for field in fields(Spread):
         constant = known[f"spread.{field.name}"]
@@ -48,19 +48,19 @@ def spreads() -> Rows:
 
 
 def estimates() -> Estimates:
-    """The shipped rows."""
+    """Return estimates of the shipped measurements."""
     return estimate_rows(measured_rows())
 
 
 def errors() -> Rows:
-    """Errors per group of measured kernels."""
+    """Yield errors per group of measured kernels."""
     for each in estimates().errors:
         numbers = (f"{each.median:.1%}", f"{each.tenth:.1%}", f"{each.bias:+.1%}")
         yield each.name, each.rows, *numbers
 
 
 def choices() -> Rows:
-    """Problems of three measured divisions or more."""
+    """Yield the problems with at least three measured divisions."""
     for each in estimates().choices:
         if each.rows > 2:
             numbers = (f"{each.cost:.1%}", f"{each.ordered} of {each.pairs}")
@@ -69,7 +69,7 @@ def choices() -> Rows:
 
 
 def divisions() -> Rows:
-    """Products of two models as torch-spyre's planner and as this compiler divides them."""
+    """Yield products of two models with torch-spyre's and this compiler's divisions."""
     for name, shape in planner.products().items():
         theirs = planner.planner_division(shape)
         candidates = (theirs, *candidates_of(shape, planner.CORES))
@@ -85,7 +85,7 @@ def divisions() -> Rows:
 
 
 def _measured(shape: ProductShape, cores: tuple[int, ...]) -> str:
-    """The measured time of a division at LX fraction 0.2, if there is one."""
+    """Return the measured time of a division at LX fraction 0.2, in us, or ""."""
     sizes = {"B": shape.batch, "M": shape.m, "N": shape.n, "K": shape.k}
     for row in measured_rows():
         is_same = row.sizes is not None and {"B": 1, **row.sizes} == sizes

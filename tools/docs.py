@@ -1,8 +1,8 @@
-"""The tables of ``docs/`` that are made from the code: `python -m tools.docs` rewrites them.
+"""Generates the tables of ``docs/`` from the code: `python -m tools.docs` rewrites them.
 
-A page holds a block per table, between ``<!-- table: NAME -->`` and ``<!-- end -->``; what stands
-around the blocks is written by hand. ``docs/errors.md`` is made whole, of ``tools/errors.md``, and
-not kept in the repository. ``tests/test_docs.py`` fails when a block is out of date.
+A page holds a block per table, between ``<!-- table: NAME -->`` and ``<!-- end -->``; text outside
+the blocks is written by hand. ``docs/errors.md`` is generated from ``tools/errors.md`` and not kept
+in the repository. ``tests/test_docs.py`` fails when a block is out of date.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ STICK_RULES = {
 }
 
 SHORT_FORMATS = {"SEN169_FP16": "DL16", "IEEE_FP32": "FP32"}
-"""Formats as the operations table shows them."""
+"""Abbreviations of formats in the operations table."""
 
 CODE_GROUPS = "123456789"
 SANITIZER_GROUP = "7"
-"""First digits of the codes: one table each."""
+"""First digit of the codes whose errors exit with 1."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; bars inside cells are escaped."""
+    """Return a Markdown table; bars inside cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(
         "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines
@@ -69,7 +69,7 @@ def _code(text: str) -> str:
 
 
 def operations() -> str:
-    """Every operation of :data:`spyre.hw.ops.table.OPS`."""
+    """Return the table of the operations of :data:`spyre.hw.ops.table.OPS`."""
     head = (
         *("operation", "family", "unit", "inputs", "constants", "formats", "definition"),
         "readings",
@@ -92,7 +92,7 @@ def _short(formats: Sequence[str]) -> str:
 
 
 def coverage_table() -> str:
-    """Every name of the specification that has no row in the table above, and the counts."""
+    """Return the table of the specification's names without an operation, and the counts."""
     lines = coverage()
     without = [line for line in lines if line.status is not Status.IMPLEMENTED]
     rows = ((_code(line.name), line.category, _status(line)) for line in without)
@@ -105,7 +105,7 @@ def _status(line: Coverage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRow:
-    """A reading: ``value`` of the constant ("" for a convention), operations, meaning."""
+    """A reading of the specification; ``value``: of its constant ("" for a convention)."""
 
     name: str
     value: str
@@ -114,7 +114,7 @@ class ReadingRow:
 
 
 def reading_rows() -> Iterator[ReadingRow]:
-    """Every documented constant of :mod:`spyre.hw.spec_choices`, then its conventions."""
+    """Yield every documented constant of :mod:`spyre.hw.spec_choices`, then its conventions."""
     tree = ast.parse(Path(spec_choices.__file__).read_text(encoding="utf-8"))
     for statement, below in pairwise(tree.body):
         name = _assigned(statement)
@@ -140,7 +140,7 @@ def _text_of(statement: ast.stmt) -> str:
 
 
 def _without_ops(text: str) -> str:
-    """``text`` without the operations before its first colon: they have a column of their own."""
+    """Return ``text`` without the operations before its first colon, which have a column."""
     head, colon, rest = text.partition(": ")
     return rest if colon and not re.sub(r"`\w+`|[ ,]", "", head) else text
 
@@ -153,12 +153,12 @@ def _shown(value: object) -> str:
 
 
 def readings_of(name: str) -> tuple[str, ...]:
-    """Names of the readings that concern the operation ``name``."""
+    """Return the names of the readings that concern the operation ``name``."""
     return tuple(row.name for row in reading_rows() if name in row.ops)
 
 
 def readings_table() -> str:
-    """Every reading of :mod:`spyre.hw.spec_choices`."""
+    """Return the table of the readings of :mod:`spyre.hw.spec_choices`."""
     rows = (
         (f"*{row.name}*", _code(row.value), ", ".join(map(_code, row.ops)), row.meaning)
         for row in reading_rows()
@@ -167,12 +167,12 @@ def readings_table() -> str:
 
 
 def stick_rules() -> str:
-    """What each family asks of its operands' sticks."""
+    """Return the table of each family's rule for the sticks of its operands."""
     return table(("family", "sticks"), ((family, rule) for family, rule in STICK_RULES.items()))
 
 
 def codes_of(digit: str) -> Callable[[], str]:
-    """A generator of the table of the codes that start with ``digit``."""
+    """Return a generator of the table of the codes that start with ``digit``."""
 
     def codes() -> str:
         kinds = find_code_kinds(ROOT / "spyre")
@@ -192,7 +192,7 @@ def _severity(kind: CodeKind) -> tuple[str, str]:
 
 
 def classes() -> str:
-    """The error tree."""
+    """Return the table of error classes."""
     rows = (
         (
             _code(c.__name__),
@@ -210,13 +210,13 @@ def _summary(documented: type) -> str:
 
 
 def environment() -> str:
-    """Every environment variable of :data:`spyre.config.VARIABLES`."""
+    """Return the table of environment variables of :data:`spyre.config.VARIABLES`."""
     rows = ((_code(v.name), _code(v.default), v.description) for v in VARIABLES)
     return table(("variable", "default", "meaning"), rows)
 
 
 def formats() -> str:
-    """The device's number formats."""
+    """Return the table of the device's number formats."""
     rows = (
         (_code(f.name), f.bits, f.kind, f.elements_per_stick or "storage not defined")
         for f in FORMATS.values()
@@ -225,7 +225,7 @@ def formats() -> str:
 
 
 def host_dtypes() -> str:
-    """What a torch dtype becomes on the device."""
+    """Return the table of the device format of each torch dtype."""
     rows = (
         (_code(d.name), d.item_bytes, _code(d.device_format), FORMATS[d.device_format].bits // 8)
         for d in HOST_DTYPES.values()
@@ -235,7 +235,7 @@ def host_dtypes() -> str:
 
 
 def agreement() -> str:
-    """What ``--verify`` allows per family of operations."""
+    """Return the table of the tolerances of ``--verify`` per family of operations."""
     rows = (
         (family, row.ulps, row.wide_ulps, "2⁻²⁴ · terms · largest term" if row.sums else "")
         for family, row in AGREEMENTS.items()
@@ -246,7 +246,7 @@ def agreement() -> str:
 
 
 def eager_kernels() -> str:
-    """Every PyTorch operation with a kernel on the cores, by the module that has it."""
+    """Return the table of PyTorch operations with a kernel on the cores, by module."""
     from spyre.torch_backend.eager.registry import MODULES
 
     rows = []
@@ -259,7 +259,7 @@ def eager_kernels() -> str:
 
 
 def torch_patches() -> str:
-    """Every change of torch, by the name that leaves it out."""
+    """Return the table of changes of torch, by the name that disables each."""
     from spyre.torch_backend.registration import patches
 
     rows = (
@@ -297,7 +297,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def refresh(text: str) -> str:
-    """``text`` of a page with every block made anew; KeyError for a name that is no table."""
+    """Return a page's ``text`` with all blocks regenerated; KeyError for an unknown table."""
     return _BLOCK.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}{m[3]}", text)
 
 

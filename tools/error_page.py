@@ -1,10 +1,10 @@
-"""The page of diagnostic codes, ``docs/errors.md``: made from the table of codes and the sources.
+"""Generates the page of diagnostic codes, ``docs/errors.md``, from the codes and the sources.
 
-Whether a code is a warning, and the exit code it ends `spyre-run` with, is read off the sources: a
-code appears in a table of rules, with its severity, or as an argument of the call that makes a
-finding or an error; it is a warning if every such place makes one, and its exit code is that of the
-error class raised with it. Examples are taken from the answers of the corpus (``tests/corpus``),
-which tests compare with what ``spyre-run`` really prints.
+Severity and exit code of a code are read from the sources: a code appears in a table of rules, with
+its severity, or as an argument of the call that makes a finding or an error. It is a warning if
+every such place makes one, and its exit code is that of the error class raised with it. Examples
+are taken from the answers of the corpus (``tests/corpus``), which tests compare with the output of
+``spyre-run``.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from tests.corpus.table import CASES, WITHOUT_CASE
 FRAME = Path(__file__).with_name("errors.md")
 """The page without its tables."""
 SANITIZER_CALLS = ("SanitizerFinding", "finding", "_Kind")
-"""What makes findings of the sanitizer, whose errors end in exit code 1."""
+"""Calls that make findings of the sanitizer, whose errors end in exit code 1."""
 _CODE = re.compile(r"SPY\d{3}")
 _FENCE = "```"
 
 
 @dataclass(frozen=True, slots=True)
 class CodeKind:
-    """``exit_code``: what ``spyre-run`` returns when an error with this code ends it."""
+    """Kind of a code; ``exit_code``: of ``spyre-run`` after an error with the code."""
 
     is_warning: bool
     exit_code: int
 
 
 def error_classes() -> list[type[errors.SpyreError]]:
-    """The error tree of `spyre.errors`, each class before its subclasses."""
+    """Return the error classes of `spyre.errors`, each class before its subclasses."""
     found: list[type[errors.SpyreError]] = []
 
     def visit(cls: type[errors.SpyreError]) -> None:
@@ -55,7 +55,7 @@ def error_classes() -> list[type[errors.SpyreError]]:
 @cache
 @cache
 def find_code_kinds(package: Path) -> dict[str, CodeKind]:
-    """The kind of every code that a rule or a call below ``package`` mentions."""
+    """Return the kind of every code in a rule or a call below ``package``."""
     places: dict[str, list[_Place]] = {}
     for path in sorted(package.rglob("*.py")):
         for code, place in _places(ast.parse(path.read_text(encoding="utf-8"))):
@@ -66,7 +66,7 @@ def find_code_kinds(package: Path) -> dict[str, CodeKind]:
 _Place = ast.Call | ast.Attribute
 """A call with the code, or its severity in a table of rules."""
 FAULT_CALLS = ("Fault", "report")
-"""What makes faults: how grave those are, a table of rules says."""
+"""Calls that make faults, whose severity is in a table of rules."""
 
 
 def _places(tree: ast.Module) -> Iterator[tuple[str, _Place]]:
@@ -111,7 +111,7 @@ def _name(node: ast.expr) -> str:
 
 
 def code_sections(digit: str) -> str:
-    """A section per code that starts with ``digit``."""
+    """Return a section per code that starts with ``digit``."""
     chosen = (c for c in diagnostic_codes().values() if c.code[3] == digit)
     return "\n".join(_section(code) for code in chosen)
 
@@ -128,13 +128,13 @@ def _section(code: DiagnosticCode) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text in which Markdown takes nothing for markup."""
+    """Escape characters that are markup in Markdown."""
     return re.sub(r"([*<\[\]|])", r"\\\1", re.sub(r"(?<=\w)_(?=\W|$)", r"\\_", text))
 
 
 @cache
 def examples() -> dict[str, str]:
-    """One diagnosis by code: of the first case made for that code, else of any that shows it."""
+    """Return a diagnosis by code, of the first case for the code, else of any that shows it."""
     found: dict[str, str] = {}
     for case in sorted(CASES, key=lambda case: case.name.startswith(("mlir_", "sdsc_"))):
         answer = _answer(case)

@@ -1,4 +1,4 @@
-"""The import contract of folders: from outside, a folder is imported through its ``__init__``.
+"""The import contract of folders: outside of a folder, its names are imported from the folder.
 
 ``__init__.pyi`` lists the names that a folder offers; `lazy_loader` imports the module of a name at
 the name's first use. A folder without this file is internal to its package: modules of the package
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 @cache
 def offered(folder: str) -> frozenset[str]:
-    """Names in the stub of a folder that has one."""
+    """Return the names in the stub of a folder, or an empty set without one."""
     stub = _stub(folder)
     if not stub.is_file():
         return frozenset()
@@ -37,14 +37,14 @@ def _stub(folder: str) -> Path:
 
 
 def deep_imports(graph: ImportGraph) -> list[tuple[str, str]]:
-    """(importer, imported) wherever a module reaches past the face of another folder."""
+    """Return (importer, imported) for each import from within another folder."""
     own = {module for module in graph.modules if module.split(".")[0] == "spyre"}
     packages = {module for module in own if graph.find_children(module)}
     with_folders = {module for module in packages if packages & graph.find_children(module)}
     broken = []
     for imported in own - packages:
         folder, _, name = imported.rpartition(".")
-        # A name in the stub may be that of a module, or of a function in a module of its name.
+        # A name in the stub may be a module, or a function in a module of the same name.
         if folder in with_folders or name in offered(folder):
             continue
         importers = graph.find_modules_that_directly_import(imported)
@@ -55,14 +55,14 @@ def deep_imports(graph: ImportGraph) -> list[tuple[str, str]]:
 
 
 class FacesContract(Contract):
-    """Kept when nothing is imported past the face of a folder."""
+    """Kept if no module imports from within another folder."""
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        """Every direct import of the graph, those inside functions and those for types too."""
+        """Check every direct import of the graph, also inside functions and for types."""
         broken = deep_imports(graph)
         return ContractCheck(kept=not broken, metadata={"broken": broken})
 
     def render_broken_contract(self, check: Any) -> None:
-        """A line per import."""
+        """Print a line per broken import."""
         for importer, imported in check.metadata["broken"]:
             output.print_error(f"{importer} imports {imported}: use {imported.rpartition('.')[0]}")

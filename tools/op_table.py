@@ -1,4 +1,4 @@
-"""How much of the specification's operation list runs: ``python -m tools.op_table``.
+"""Coverage of the specification's list of operations: ``python -m tools.op_table``.
 
 A name is implemented when it has a row in the op table, refused when `spyre.hw.ops.REFUSED` gives a
 reason, and otherwise missing.
@@ -14,7 +14,7 @@ from spyre.hw.ops import OPS, REFUSED, SPEC_NAMES, Category, OpDefinition, find_
 
 
 class Status(StrEnum):
-    """What becomes of a name of the specification."""
+    """Status of a name of the specification."""
 
     IMPLEMENTED = "implemented"
     REFUSED = "refused"
@@ -23,7 +23,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A name of the specification with its status; ``detail``: definition, or why it is refused."""
+    """A name of the specification with its status; ``detail``: definition, or reason of refusal."""
 
     name: str
     category: Category
@@ -36,7 +36,7 @@ def coverage(
     ops: Mapping[str, OpDefinition] = OPS,
     refused: Mapping[str, tuple[Category, str]] = REFUSED,
 ) -> tuple[Coverage, ...]:
-    """One line per name of the specification, in its order."""
+    """Return one line per name of the specification, in its order."""
     lines = []
     for name, category in names.items():
         row = find_op(name, ops)
@@ -50,7 +50,7 @@ def coverage(
 
 
 def count_line(lines: tuple[Coverage, ...]) -> str:
-    """``N of N covered: I implemented, R refused by name``."""
+    """Return ``N of N covered: I implemented, R refused by name``."""
     counts = {status: sum(line.status is status for line in lines) for status in Status}
     covered = len(lines) - counts[Status.MISSING]
     return (
@@ -60,7 +60,7 @@ def count_line(lines: tuple[Coverage, ...]) -> str:
 
 
 def format_table(lines: tuple[Coverage, ...]) -> str:
-    """The lines in columns, and the count."""
+    """Return the lines in columns, and the count."""
     width = max(len(line.name) for line in lines)
     room = max(len(line.category) for line in lines)
     status = max(len(kind) for kind in Status)

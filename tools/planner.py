@@ -1,5 +1,5 @@
-"""Products of Granite 3.3 8B and Llama 3.1 8B as torch-spyre's planner of June 2026 divides them:
-by its public formula (hardware reference §3.2). This compiler used it before it had the cost model.
+"""Divisions by torch-spyre's planner of June 2026 of products in Granite 3.3 8B and Llama 3.1 8B,
+by its public formula (hardware reference §3.2), which this compiler used before the cost model.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LINEARS = {
     "Llama gate, up": (4096, 14336),
     "Llama down": (14336, 4096),
 }
-"""Elements of the reduced dim, and columns; both models have 32 heads of 128 elements."""
+"""Extent of the reduced dim, and columns, by layer; both models have 32 heads of 128 elements."""
 ROWS = (1, 64, 512, 2048)
 HEADS, DEPTH = 32, 128
 ALTERNATING = (True, True, True)
 
 
 def products() -> Mapping[str, ProductShape]:
-    """By name: the linears for some rows, and attention over 512 and over 2048 positions."""
+    """Return products by name: linears of some rows, attention over 512 and 2048 positions."""
     linears = {
         f"{name}, {rows} rows": ProductShape(m=rows, k=k, n=n)
         for name, (k, n) in LINEARS.items()
@@ -46,7 +46,7 @@ def products() -> Mapping[str, ProductShape]:
 
 
 def planner_division(shape: ProductShape) -> Cores:
-    """The first division of the least score; the default one if that uses more cores."""
+    """Return the first division with the least score, or the default if that uses more cores."""
     units = (shape.batch, shape.m, -(-shape.n // 64), -(-shape.k // 64))
     rows: list[Cores] = [tuple(row) for row in _candidates(units)]
     best = min(rows, key=lambda cores: score(shape, cores))
@@ -60,7 +60,7 @@ def _candidates(units: tuple[int, ...]) -> list[list[int]]:
 
 
 def score(shape: ProductShape, cores: Cores) -> float:
-    """Microseconds by the formula."""
+    """Return the microseconds of a division by the formula."""
     batch, rows, columns, inner = cores
     passes = max(1.0, shape.m / rows / 8)
     macs = shape.batch * shape.m * shape.n * shape.k
@@ -73,7 +73,7 @@ def score(shape: ProductShape, cores: Cores) -> float:
 
 
 def default_division(units: tuple[int, ...]) -> Cores:
-    """Dims of the result, the longest first, then the reduced one, as far as cores are left."""
+    """Divide the dims of the result, the longest first, then the reduced one, while cores last."""
     splits, left = [1, 1, 1, 1], CORES
     for dim in (*sorted(range(3), key=lambda k: -units[k]), 3):
         splits[dim] = max(n for n in divisors(units[dim]) if n <= left)

@@ -1,8 +1,8 @@
-"""Compiles kernels for a wheel to bring: ``python -m tools.prebuilt`` before it is built.
+"""Compiles the kernels of a wheel: run ``python -m tools.prebuilt`` before it is built.
 
-For the third and fourth level of x86-64, into ``spyre/prebuilt``; an installation of the same
-sources, Python and numba loads from there what its own cache lacks, and compiles nothing. The
-examples are run on the way, so the machine must have the highest level that is asked for.
+Compiles for the third and fourth level of x86-64 into ``spyre/prebuilt``. An installation with the
+same sources, Python and numba loads kernels from there that its cache lacks, instead of compiling
+them. The examples are run too, so the machine must have the highest requested level.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUN = (sys.executable, "-m", "spyre.cli.run")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line; 2 if this machine cannot run what is asked for."""
+    """Run a command line; exit with 2 if this machine cannot run a requested level."""
     parser = argparse.ArgumentParser(prog="python -m tools.prebuilt", description=__doc__)
     parser.add_argument("levels", nargs="*", help=f"default: {' '.join(LEVELS)}")
     asked = parser.parse_args(arguments).levels or list(LEVELS)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compile_for(level: str, cache: Path) -> None:
-    """Every kernel, and what runs programs, into ``cache``."""
+    """Compile every kernel and the driver of programs into ``cache``."""
     target = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": "", "SPYRE_CACHE_DIR": str(cache)}
     environment = {**os.environ, **target, "SPYRE_VECTOR_WIDTH": ""}
     examples = SHIPPED.parent.parent / "examples"
@@ -53,7 +53,7 @@ def compile_for(level: str, cache: Path) -> None:
 
 
 def ship(file: Path) -> int:
-    """Copy ``file`` of a cache into the package; its bytes."""
+    """Copy ``file`` of a cache into the package; return its size in bytes."""
     directory = SHIPPED / file.parent.name
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(file, directory)

@@ -2,8 +2,8 @@
 
 ``python -m tools.prose`` prints ``file:line: problem`` for each and exits 1 if there is one. In the
 sources, prose is docstrings, comments and messages; in the docs, all text outside code blocks.
-A name in single back-ticks has to occur in the code of the repository or be a path in it; a
-parameter, a value or a name of another project is written in double back-ticks.
+A name in single back-ticks has to occur in the code of the repository or be a path in it;
+parameters, values and names of other projects are written in double back-ticks.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PUZZLING = re.compile(
     r"as (it|they) (lies|lie|stands|stand|says|say))\b",
     re.IGNORECASE,
 )
-"""Words that readers had to translate; say who does it, or name the thing."""
+"""Words that are hard to understand; name the thing or the person instead."""
 NAME = re.compile(r"(?<!`)`([A-Za-z_.][\w.]*)(\(\))?`(?!`)")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 IDENTIFIER = re.compile(r"[A-Z][a-z]+[A-Z]\w*|_?[a-z]+(?:_[a-z0-9]+)+")
-"""CamelCase and snake_case: inline code in docs that can only be a name of some code."""
+"""CamelCase and snake_case: inline code in docs that must be a name in the code."""
 FOREIGN = ("maybe_mark_dynamic", "pt_active", "float_power")
 """Names of other projects in the docs; those that begin with a word of `FOREIGN_STEMS` are too."""
 FOREIGN_STEMS = ("_adaptive_avg_pool", "max_pool")
@@ -41,7 +41,7 @@ Prose = Iterator[tuple[int, str]]
 
 
 def problems() -> Iterator[str]:
-    """Every problem as ``file:line: text``, in the order of files and lines."""
+    """Yield every problem as ``file:line: text``, in the order of files and lines."""
     for path in sorted((ROOT / "spyre").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         documents = list(_docstrings(text))
@@ -71,7 +71,7 @@ def _puzzling(path: Path, line: int, prose: str) -> Iterator[str]:
 
 
 def _docstrings(source: str) -> Prose:
-    """Line and text of docstrings, those of attributes included."""
+    """Yield line and text of docstrings, including those of attributes."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and _is_text(node.value):
             yield node.lineno, node.value.value
@@ -88,7 +88,7 @@ def _comments(source: str) -> Prose:
 
 
 def _messages(source: str) -> Prose:
-    """Line and text of string constants that are no docstrings: messages, help, formats."""
+    """Yield line and text of other string constants: messages, help, formats."""
     tree = ast.parse(source)
     documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -97,7 +97,7 @@ def _messages(source: str) -> Prose:
 
 
 def _paragraphs(page: str) -> Prose:
-    """Lines of a page of docs; code blocks are blanked, so that line numbers stay."""
+    """Yield numbered lines of a page of docs, with code blocks blanked."""
     text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), page)
     yield from enumerate(text.splitlines(), 1)
 
@@ -107,9 +107,9 @@ def _paragraphs(page: str) -> Prose:
 
 @cache
 def _names_in_code() -> frozenset[str]:
-    """Every identifier in the repository's code, docstrings and comments left out.
+    """Return every identifier in the repository's code, without docstrings and comments.
 
-    They are read from compiled code, which holds neither: that is ten times as fast as a walk.
+    They are read from compiled code, which holds neither; ten times as fast as walking the trees.
     """
     names: set[str] = set()
     for folder in CODE:
@@ -120,7 +120,7 @@ def _names_in_code() -> frozenset[str]:
 
 
 def _names_of(value: object) -> Iterator[Iterable[str]]:
-    """Identifiers of a code object and the code in it, and the words of its texts."""
+    """Yield identifiers of a code object and nested ones, and the words of its strings."""
     if isinstance(value, CodeType):
         yield (value.co_name, *value.co_varnames, *value.co_cellvars, *value.co_freevars)
         yield (part for name in value.co_names for part in name.split("."))  # of modules
@@ -155,7 +155,7 @@ def _unknown_in_docs(line: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print every problem; 1 if there is one."""
+    """Print every problem; return 1 if there is one, else 0."""
     found = list(problems())
     print("\n".join(found))
     return 1 if found else 0

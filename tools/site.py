@@ -1,8 +1,7 @@
-"""The documentation as a site: `python -m tools.site [DIRECTORY]` builds it (extra ``docs``).
+"""Builds the documentation as a site: `python -m tools.site [DIRECTORY]` (extra ``docs``).
 
-The pages of ``docs/`` with the page of codes, the changelog and the contributors' page beside them.
-A link that leads nowhere, a heading that is not there, a page that no list names: each ends the
-build with exit code 1.
+The site has the pages of ``docs/``, the page of codes, the changelog and the contributors' page. A
+broken link, a missing heading or a page in no list of contents ends the build with exit code 1.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tools.docs import DOCS, ROOT, error_page
 
 DEFAULT = ROOT / "build" / "site"
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
-"""Pages at the root of the repository, which the site has among the others."""
+"""Pages at the root of the repository that are part of the site."""
 CODES = "spyre/codes/codes.toml"
 _LINK = re.compile(
     r"\]\((?P<target>(?:\.\./)+[^)#]*|(?:docs|spyre|examples)/[^)#]*)(?P<anchor>#[^)]*)?\)"
@@ -33,7 +32,7 @@ _PAGE = re.compile(r"\]\(([\w/.-]+\.md)\)")
 
 
 def gather(sources: Path) -> None:
-    """Put the pages of the site together in an empty directory."""
+    """Copy the pages of the site into an empty directory."""
     shutil.copytree(DOCS, sources, dirs_exist_ok=True)
     (sources / "errors.md").write_text(error_page(), encoding="utf-8")
     for name in BESIDE:
@@ -47,14 +46,14 @@ def gather(sources: Path) -> None:
 
 
 PICTURES = Path("tutorial", "pictures")
-"""Where the pages of the tutorial have their pictures, which are drawn when the site is built."""
+"""Folder of the tutorial's pictures, which are drawn when the site is built."""
 DRAWN_EXAMPLES = ("add_loop", "matmul", "softmax")
 COMPILED = ("attention", "4-from-torch-compile-to-the-report.md")
-"""What a page of the tutorial compiles: name of its pictures, the page."""
+"""Name of the pictures, and the page, of a tutorial page that compiles a program."""
 
 
 def draw_pictures(sources: Path) -> None:
-    """Draw the pictures of the tutorial: those of the examples, and of what a page compiles."""
+    """Draw the pictures of the tutorial: of the examples, and of a page's compiled program."""
     for name in DRAWN_EXAMPLES:
         _draw(ROOT / "examples" / name, sources / PICTURES / name)
     name, page = COMPILED
@@ -72,7 +71,7 @@ def _draw(bundle: Path, directory: Path) -> None:
 
 
 def _compiled(page: str, directory: str) -> Path:
-    """The one program that the file of a page compiles; it needs torch."""
+    """Run the Python file in a page and return the program it compiles; needs torch."""
     body = re.search(r"<!-- file: .*? -->\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert body is not None
     source = Path(directory) / "page.py"
@@ -84,7 +83,7 @@ def _compiled(page: str, directory: str) -> Path:
 
 
 def _with_links(text: str, home: Path, here: Path, sources: Path) -> str:
-    """``text`` of a page in ``home`` with its links as they are in ``here``, a part of the site."""
+    """Rewrite the links of a page in ``home`` for its copy in ``here``, a folder of the site."""
 
     def replace(link: re.Match[str]) -> str:
         target = (home / link["target"]).resolve()
@@ -106,7 +105,7 @@ def _relative(path: Path, start: Path) -> str:
 
 
 def _with_contents(index: str) -> str:
-    """The first page with the lists it shows as the site's contents, too."""
+    """Return the first page with its lists of pages added as the site's contents."""
     contents = []
     for caption, links in _LIST.findall(index):
         pages = "\n".join(dict.fromkeys(_PAGE.findall(links)))
@@ -115,7 +114,7 @@ def _with_contents(index: str) -> str:
 
 
 def build(directory: Path) -> int:
-    """Build the site into ``directory``; Sphinx's exit code, 1 for any warning."""
+    """Build the site into ``directory``; return Sphinx's exit code, 1 for any warning."""
     with tempfile.TemporaryDirectory() as temporary:
         sources = Path(temporary)
         gather(sources)

@@ -1,12 +1,12 @@
-"""What functions of DL16 codes cost a core, beside what its ports allow: `python -m
+"""Cycles of functions of DL16 codes on a core, against the bound of its ports: `python -m
 tools.vector_bounds`.
 
-Every loop is compiled alone, as the elementwise kernel has it, and its machine code read: vector
-instructions, loads, stores and divisions of the innermost loop, for as many elements as one turn
-takes. The bound is the largest of what each kind needs at the rates of `Ports`; how many arithmetic
-instructions a cycle takes, one or two, is measured. Measured is the loop over codes that lie in the
-second cache, on one thread, median of many; a chain of shifts, of which a core does one a cycle,
-tells how many cycles a nanosecond has.
+Every loop is compiled alone in the form of the elementwise kernel. The vector instructions, loads,
+stores and divisions of one iteration of the innermost loop are counted in its machine code. The
+bound is the largest number of cycles that one kind needs at the rates of `Ports`; the rate of
+arithmetic instructions, one or two a cycle, is measured. The measured time is the median over codes
+in the second-level cache, on one thread. A chain of shifts, which take a cycle each, measures the
+cycles per nanosecond.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from spyre.hw.kernels.dl16_vectors import HOST_CODES
 from spyre.hw.kernels.intrinsics import LANES
 
 STICK = 64
-"""Codes of a turn."""
+"""Codes per iteration."""
 ELEMENTS = 1 << 15
 ROUNDS = 400
 CHAIN = 2_000_000
 CHAIN_CYCLES = 6
-"""Of a step: three times a shift and what it is combined with."""
+"""Cycles of a step: three shifts, each combined with another instruction."""
 Loop = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Rates of a core, instructions a cycle; ``division`` and ``root``: cycles that one of a whole
-    vector takes.
+    """Rates of a core in instructions per cycle; ``division`` and ``root``: cycles of one
+    instruction on a whole vector.
     """
 
     arithmetic: float
@@ -59,16 +59,16 @@ class Ports:
 
 
 WIDE = Ports(arithmetic=2, vector=2, load=2, store=1, division=10, root=12)
-"""512 bits on Intel since Skylake: ports 0 and 5, of which the second multiplies and adds on some
-cores only (Intel's optimization manual; uops.info).
+"""512-bit vectors on Intel since Skylake: ports 0 and 5; port 5 multiplies and adds on some cores
+only (Intel's optimization manual; uops.info).
 """
 NARROW = Ports(arithmetic=2, vector=3, load=2, store=1, division=5, root=6)
-"""256 bits there: ports 0, 1 and 5."""
+"""256-bit vectors on the same: ports 0, 1 and 5."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Instructions of one turn of a loop; ``arithmetic``: those of ``vector`` on float32."""
+    """Instructions of one iteration; ``arithmetic``: those of ``vector`` on float32."""
 
     arithmetic: int
     vector: int
@@ -78,7 +78,7 @@ class Counts:
     root: int
 
     def bound(self, ports: Ports) -> float:
-        """Cycles of a turn at least."""
+        """Return the least cycles of an iteration."""
         return max(
             self.arithmetic / ports.arithmetic,
             self.vector / ports.vector,
@@ -89,7 +89,7 @@ class Counts:
 
 
 def compiled(operation: Any, operands: int) -> Loop:
-    """The loop of an operation over addresses, the last one's of the result."""
+    """Compile the loop of an operation over addresses of operands and, last, the result."""
     loop = dl16_vectors.make(partial(dl16_vectors.emit_elementwise, operation))
 
     def over_one(x: int, z: int, count: int) -> None:
@@ -104,7 +104,7 @@ def compiled(operation: Any, operands: int) -> Loop:
 
 
 def counts_of(loop: Any) -> Counts:
-    """Of its innermost loop: from the target of the last jump backwards up to the jump."""
+    """Count the innermost loop: from the target of the last backward jump to the jump."""
     (text,) = loop.inspect_asm().values()
     lines = [line.strip() for line in text.splitlines()]
     labels = {line[:-1]: k for k, line in enumerate(lines) if line.endswith(":")}
@@ -119,7 +119,7 @@ def counts_of(loop: Any) -> Counts:
 
 
 def _counted(body: list[str]) -> Counts:
-    # a broadcast from memory is a load beside the operation it is part of
+    # an operation that broadcasts from memory counts as a load too
     vectors = [line for line in body if re.match(r"[vk]\w+\s", line)]
     stores = [line for line in vectors if line.endswith(")") and line.startswith("vmov")]
     loads = [line for line in vectors if "(" in line and line not in stores]
@@ -139,14 +139,14 @@ def _chain(x: Any, steps: Any) -> Any:
 
 
 def cycles_per_ns() -> float:
-    """How fast this core runs now."""
+    """Measure the current clock of this core, in cycles per nanosecond."""
     begin = time.perf_counter_ns()
     _chain(np.uint64(1), CHAIN)
     return CHAIN * CHAIN_CYCLES / (time.perf_counter_ns() - begin)
 
 
 def cycles_of(loop: Loop, operands: int) -> float:
-    """Cycles an element takes."""
+    """Measure the cycles per element."""
     rng = np.random.default_rng(0)
     # codes of numbers from 1/8 to 8
     arrays = [rng.integers(0x3800, 0x4400, ELEMENTS).astype(np.uint16) for _ in range(operands + 1)]
@@ -178,7 +178,7 @@ def _much_arithmetic(x: Vector) -> Vector:
 
 
 def arithmetic_rate() -> float:
-    """Instructions a cycle that multiply and add: a whole number."""
+    """Measure the fused multiply-adds per cycle, rounded to a whole number."""
     loop = compiled(partial(of_numbers, _much_arithmetic), 1)
     return max(round(CHAINS * LENGTH / (LANES * cycles_of(loop, 1))), 1)
 

@@ -1,4 +1,4 @@
-"""Mutants that run and are wrong, and whether their first finding names what was changed."""
+"""Mutants with wrong outputs, and whether their first finding names the changed execute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Change = Callable[[random.Random, Path], bool]
 
 
 def execute_order(rng: random.Random, directory: Path) -> bool:
-    """Two neighbouring executes of one block exchanged."""
+    """Exchange two neighbouring executes of one block; False if no block has two."""
     module = directory / "bundle.mlir"
     lines = module.read_text().splitlines(keepends=True)
     places = [k for k, line in enumerate(lines) if "sdsc_execute" in line]
@@ -37,7 +37,7 @@ def execute_order(rng: random.Random, directory: Path) -> bool:
     if not pairs:
         return False
     a, b = rng.choice(pairs)
-    # The second runs first: the values it takes are computed between the two.
+    # The first moves behind the second: the lines between them compute the second's operands.
     lines.insert(b + 1, lines[a])
     del lines[a]
     module.write_text("".join(lines))
@@ -45,7 +45,7 @@ def execute_order(rng: random.Random, directory: Path) -> bool:
 
 
 def _block(lines: list[str], at: int) -> tuple[int, ...]:
-    """The loops that are open at a line."""
+    """Line numbers of the loops around line ``at``, outermost first."""
     opened: list[int] = []
     for k, line in enumerate(lines[:at]):
         if line.rstrip().endswith("{"):
@@ -65,10 +65,10 @@ KINDS: dict[str, tuple[Change, ...]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A program that computes other numbers since something was changed.
+    """A changed program whose outputs differ from those of the original.
 
-    ``changed``: the executes (SDSC file) and tensors that are other than before; a tensor None
-    where the execute as a whole is.
+    ``changed``: the executes (SDSC file) and tensors that were changed; the tensor is None where
+    the whole execute was.
     """
 
     kind: str
@@ -78,8 +78,8 @@ class Mutant:
 
     @property
     def is_named(self) -> bool:
-        """True if the first finding is of a changed execute and tensor, or says of them that they
-        wrote what is read.
+        """True if the first finding is located at a changed execute and tensor, or its text names
+        them as the writer of the elements it is about.
         """
         if not self.causes:
             return False
@@ -112,7 +112,7 @@ def tiled_cases(root: Path) -> list[Path]:
 
 
 def make_mutants(root: Path, count: int, rng: random.Random, place: Path) -> Iterator[Mutant]:
-    """``count`` mutants whose outputs are wrong or that fault, of all kinds in turn."""
+    """Yield ``count`` mutants that fault or have wrong outputs, of all kinds in turn."""
     cases = tiled_cases(root)
     made = 0
     while made < count:
@@ -123,7 +123,7 @@ def make_mutants(root: Path, count: int, rng: random.Random, place: Path) -> Ite
 
 
 def make_mutant(path: Path, kind: str, rng: random.Random, place: Path) -> Mutant | None:
-    """One mutant; None if the change does not apply, is refused, or changes no numbers."""
+    """Return a mutant, or None if the change does not apply, is refused, or changes no output."""
     target = place / path.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(path, target)
@@ -142,7 +142,7 @@ def make_mutant(path: Path, kind: str, rng: random.Random, place: Path) -> Mutan
 
 
 def _causes(path: Path) -> tuple[Finding, ...] | None:
-    """What a run that is wrong prints first; None for one that is right."""
+    """Return the findings that a run with wrong outputs prints first; None if they are right."""
     options = ExecuteOptions(str(path), threads=2, quiet=True)
     try:
         compared = run_compared(options, Recorder(options))

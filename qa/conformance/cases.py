@@ -1,4 +1,4 @@
-"""Which case directories there are."""
+"""Finds case directories."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Compile the functions of real bundles in every form, with every number of cores.
 
 Every function is compiled with symbolic and with baked addresses for 1, 2, 4, 8, 16 and 32 cores.
-It has to match the CPU within its case's tolerance and give the bits of the first setting (within
-that tolerance where K of a matmul is cut otherwise); the bundles are checked without a finding and
-run once more on a card that watches every access. Exit codes: 0 if all pass, 1 if not, 2 if there
-was nothing to do.
+It has to match the CPU within its case's tolerance, and the first setting bit by bit (within that
+tolerance where K of a matmul is divided otherwise). Its bundles must pass ``--check``, and are run
+once more on a card that checks every access. Exit codes: 0 if all pass, 1 if not, 2 if no function
+was selected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One real function in many settings: compiled, compared, its bundles checked and run again.
+"""Compiles a real function in many settings, compares results, checks and reruns the bundles.
 
-Bits may depend on a setting only where K of a matmul is cut into other parts: then partial sums
-are added in another order before they are rounded to DL16, and results may differ by what the case
-allows for rounding.
+Bits may depend on a setting only where K of a matmul is divided into other parts: then partial sums
+are added in another order before they are rounded to DL16, and results may differ by the case's
+tolerance.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Sums = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Reference:
-    """What the first setting gave."""
+    """Results of the first setting, which the other settings are compared with."""
 
     results: tuple[torch.Tensor, ...]
     sums: Sums
 
 
 class FunctionChecks:
-    """Checks functions that are compiled alike, with inputs of their own.
+    """Checks functions that share one compiled form but have different inputs.
 
-    ``place``: a new directory for a bundle at every call.
+    ``place``: returns a new directory for a bundle at every call.
     """
 
     def __init__(self, functions: Sequence[RealFunction], place: Callable[[], Path]) -> None:
@@ -53,7 +53,7 @@ class FunctionChecks:
         self._references: dict[str, Reference] = {}
 
     def outcomes(self, settings: Sequence[Setting] = SETTINGS) -> Iterator[Outcome]:
-        """Of every function in every setting; the others are compared with the first."""
+        """Yield the outcome of every function in every setting, compared with the first setting."""
         for setting in settings:
             torch._dynamo.reset()
             options = {
@@ -130,7 +130,7 @@ def _tensors(found: Any) -> list[torch.Tensor]:
 
 
 def _is_view_of(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether they share memory, so that nothing had to be computed."""
+    """Return True if the two share memory, so that no kernel was needed."""
     return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
@@ -143,7 +143,7 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
 def _distance(
     function: RealFunction, found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> float:
-    """The largest difference in units of what the case allows; inf where it allows none."""
+    """Return the largest difference divided by the case's tolerance; inf where that is zero."""
     assert len(found) == len(function.expected)
     worst = 0.0
     for one, other in zip(found, expected, strict=True):
@@ -156,7 +156,7 @@ def _distance(
 
 
 def _errors(function: RealFunction, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """0 for equal ones and for two NaN, NaN for one; in units of what is allowed."""
+    """Return each element's difference divided by its tolerance; 0 for a NaN in both, else inf."""
     limit = function.tolerance["atol"] + function.tolerance["rtol"] * other.abs()
     alike = (one == other) | (one.isnan() & other.isnan())
     return torch.where(alike, 0.0, (one - other).abs() / limit).nan_to_num(float("inf"))

@@ -1,4 +1,4 @@
-"""Kernels of compiled functions as they are launched, and their kept bundles run once more."""
+"""Records the kernel launches of compiled functions, and runs their kept bundles once more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spyre.torch_backend.tensors.allocation import DeviceBuffer, StorageLayout
 
 @dataclass(frozen=True)
 class KernelRun:
-    """A launch: what the arguments held before it, by arg_index, and how they were laid out."""
+    """A launch, with the contents and layouts of its arguments before it, by arg_index."""
 
     kernel: InductorKernel
     layouts: tuple[StorageLayout, ...]
@@ -35,7 +35,7 @@ class KernelRun:
 
     @property
     def digest(self) -> str:
-        """Of what its inputs held."""
+        """Hash of the contents of its inputs."""
         found = hashlib.sha256()
         for expected, tensor in zip(self.kernel.memory.arguments, self.held, strict=True):
             if expected.is_input:
@@ -46,7 +46,7 @@ class KernelRun:
 
 @contextmanager
 def recorded() -> Iterator[list[KernelRun]]:
-    """The launches of kernels in the block."""
+    """Record the kernel launches within the block."""
     found: list[KernelRun] = []
     original = InductorKernel._launch
 
@@ -67,7 +67,7 @@ def recorded() -> Iterator[list[KernelRun]]:
 
 
 def _content(buffer: DeviceBuffer) -> HostTensor:
-    """What a buffer holds now."""
+    """Return a copy of the buffer's contents on the host."""
     host, stream = host_like(buffer.tensor), buffer.card.streams.current
     stream.copy(to_host_plan(buffer.tensor, host), [buffer.memory])
     stream.synchronize()
@@ -76,7 +76,7 @@ def _content(buffer: DeviceBuffer) -> HostTensor:
 
 @cache
 def _watching_device() -> Device:
-    """One for all bundles: its memory takes longer to map and unmap than most of them to run."""
+    """Device of all bundles: to map and unmap its memory takes longer than most bundles run."""
     return Device(threads=1, sanitize=True, poison=True)
 
 
@@ -89,9 +89,9 @@ class KeptRun:
 
 
 class KeptBundles:
-    """Writes bundles of kernels, checks them, and runs them on a card that watches every access.
+    """Writes bundles of kernels, checks them, and runs them on a card that checks every access.
 
-    Bundles that say the same are run once with the same inputs.
+    Equal bundles with equal inputs are run once.
     """
 
     def __init__(self, place: Callable[[], Path]) -> None:
@@ -100,7 +100,7 @@ class KeptBundles:
         self._known: dict[tuple[str, bool, str], KeptRun] = {}
 
     def run(self, launched: KernelRun, *, symbolic: bool) -> KeptRun:
-        """What the kept bundle of one launch finds and gives."""
+        """Return the findings and outputs of the kept bundle of one launch."""
         key = (launched.kernel.kernel, symbolic, launched.digest)
         if key not in self._known:
             self._known[key] = self._run(launched, symbolic)

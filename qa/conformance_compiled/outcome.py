@@ -1,4 +1,4 @@
-"""What was seen of one function in one setting."""
+"""Settings in which functions are compiled, and the outcome of one function in one of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 CORES = (1, 2, 4, 8, 16, 32)
 FORMS = {"symbolic": True, "baked": False}
-"""Whether addresses of bundles are launch arguments, by the name of the form."""
+"""True if addresses of a bundle are launch arguments, by the name of the form."""
 
 SAME, ROUNDED, DIFFERENT = "same bits", "within rounding", "different"
 
@@ -24,17 +24,17 @@ class Setting:
 
 
 SETTINGS = tuple(Setting(form, cores) for form in FORMS for cores in reversed(CORES))
-"""All, the one the others are compared with first."""
+"""All settings; the first is the reference of the others."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One function in one setting.
 
-    ``worst``: the largest error, in units of what the case allows. ``bits``: compared with the
-    first setting. ``moved``: the largest difference from its results, in units of what the case
-    allows. ``sums``: K of the matmuls, extent and parts. ``fallbacks``: calls to the CPU, by name.
-    ``faults``: why it does not pass.
+    ``worst``: the largest error divided by the case's tolerance. ``bits``: compared with the first
+    setting. ``moved``: the largest difference from that setting's results divided by the tolerance.
+    ``sums``: extent and number of parts of K, for each matmul. ``fallbacks``: names of the calls to
+    the CPU. ``faults``: reasons why it does not pass.
     """
 
     name: str
@@ -51,5 +51,5 @@ class Outcome:
     faults: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the outcome as plain data."""
         return asdict(self)

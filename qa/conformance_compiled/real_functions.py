@@ -1,7 +1,7 @@
-"""The functions real bundles were compiled from (../shared/bundles), as they can be called.
+"""The functions that real bundles were compiled from (../shared/bundles), as callables.
 
-A case says its function as source text. That of upstream tests has free names, whose values stand
-in the name of the case or here.
+A case holds its function as source text. That of upstream tests has free names; their values are
+in the name of the case or in `FREE`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ FREE: dict[str, dict[str, Any]] = {
     "split_exp_3d2s0": {"dim": 2, "index": 0, "op": lambda d, k, x: x.chunk(3, d)[k].exp()},
     "view_unsqueeze_add": {"d0": 2, "d1": 3, "d3": 2, "d4": 64},
 }
-"""Free names of upstream functions, by part of the case's name."""
+"""Values of free names of upstream functions, by part of the case's name."""
 
 
 def softplus(x, beta, threshold, one, minus):
-    """Of operands that are tensors, as the upstream test defines it."""
+    """Softplus whose parameters are tensors, as the upstream test defines it."""
     scaled = x * beta
     soft = torch.relu(scaled) + torch.log(one + torch.exp(minus * torch.abs(scaled)))
     return torch.where(scaled >= threshold, x, soft)
@@ -55,7 +55,7 @@ def softplus(x, beta, threshold, one, minus):
 
 @dataclass(frozen=True)
 class RealFunction:
-    """A case: ``call`` with ``inputs`` on the CPU gives ``expected``, by the case's tolerance."""
+    """A case: ``call`` on ``inputs`` returns ``expected`` within ``tolerance``, on the CPU."""
 
     name: str
     text: str
@@ -67,13 +67,13 @@ class RealFunction:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a compiled function is made for."""
+        """Key of the compiled form: functions with equal keys need one compilation."""
         inputs = tuple((x.dtype, x.shape, x.stride()) for x in self.inputs)
         free = self.name if "up_test" in self.name else ""
         return self.text, inputs, repr(self.dim_names), free
 
     def on_card(self) -> list[torch.Tensor]:
-        """Copies of the inputs there; their dims have the case's names."""
+        """Return copies of the inputs on the card, their dims named as in the case."""
         tensors = [x.to("spyre") for x in self.inputs]
         for name, extent in self.dim_names.get("declare", {}).items():
             declare_tensor_dim(name, extent)
@@ -162,6 +162,6 @@ def _free_names(name: str) -> dict[str, Any]:
 
 
 def _hint(**given: Any) -> contextlib.AbstractContextManager[None]:
-    """`spyre_hint`, without what upstream tests expect of named dims."""
+    """Call `spyre_hint` without the expectations of upstream tests for named dims."""
     kept = {name: value for name, value in given.items() if not name.startswith("expected_")}
     return spyre_hint(**kept) if kept else contextlib.nullcontext()

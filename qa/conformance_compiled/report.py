@@ -13,7 +13,7 @@ from qa.conformance_compiled.outcome import ROUNDED, SAME, Outcome, Setting
 
 
 def as_json(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
-    """Everything of a run as plain data."""
+    """Return all results of a run as plain data."""
     failed = [outcome for outcome in outcomes if outcome.faults]
     return {
         "passed": len(outcomes) - len(failed),
@@ -25,7 +25,7 @@ def as_json(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
 
 
 def print_report(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Failures, what differs by rounding, and a line per setting."""
+    """Print tables of failures, of functions that differ by rounding, and of totals by setting."""
     for table in (_failures(outcomes), _rounded(outcomes), _totals(outcomes)):
         if table.row_count:
             console.print(table)

@@ -2,10 +2,10 @@
 
 Exits 1 if something goes wrong.
 
-Every run is 3 ranks as processes; at a random collective one of them is killed, stopped,
-interrupted (before it or within), raises, or calls another operation or size. The others have to
-fail in time, with the right code, and nothing wrong may be read, hang, or be left behind. Some jobs
-are then started again with their store, as torchrun does, and must be right.
+Every run has 3 ranks as processes. At a random collective one of them is killed, stopped,
+interrupted (before it or within), raises, or calls another operation or size. The others must fail
+in time with the right code; no rank may read wrong numbers, hang, or leave files behind. Some jobs
+are then started again with their store, as torchrun does, and must succeed.
 """
 
 from __future__ import annotations

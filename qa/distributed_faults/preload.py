@@ -1,4 +1,4 @@
-"""What every rank imports and compiles, once: processes that begin here are ready at once."""
+"""Imports and compiles for all ranks once: processes forked from here start without delay."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""What a rank does: collectives whose results it checks, until one of the ranks has a fault."""
+"""The process of a rank: it checks the results of collectives until one of the ranks fails."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from spyre.torch_backend.distributed.group import live_groups
 
 RANKS = 3
 TIMEOUT = 2.0
-"""Of the group, in seconds, once its cards are ready, on an idle machine."""
+"""Timeout of the group once its cards are ready, in seconds on an idle machine."""
 START_TIMEOUT = 300
 SIZES = ((70,), (3, 130), (1000, 130), (1 << 20,))
 FAULTS = ("kill", "stop", "raise", "operation", "size", "interrupt")
 NO_FAULT = "none"
 RESTARTED = 0.25
-"""Share of the runs after which the job is started again, with its store."""
+"""Share of the runs whose job is started again with its store."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. ``at``, ``collective``: the number and the name of the operation; ``delay``: seconds
-    until the fault comes, from another thread of the victim, or None: before the operation.
-    ``restarts``: whether the job is started again afterwards. ``patience``: a factor of all times
-    within which something has to happen.
+    """One run. ``at``, ``collective``: number and name of the operation at which the fault happens.
+    ``delay``: seconds after which another thread of the victim causes it; None: before the
+    operation. ``restarts``: the job is started again afterwards. ``patience``: factor of all time
+    limits.
     """
 
     seed: int
@@ -48,7 +48,7 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int, patience: float) -> Plan:
-        """The plan a seed stands for."""
+        """Draw the plan of a seed."""
         chosen = random.Random(seed)
         fault = chosen.choice(FAULTS)
         delay = chosen.choice((None, chosen.random() * 0.01))
@@ -63,9 +63,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Report:
-    """What a rank saw. ``kind``: ``fault`` (the victim, before it), ``error``, ``wrong``, ``end``.
+    """An event at a rank. ``kind``: ``fault`` (the victim's), ``error``, ``wrong`` or ``end``.
 
-    ``at``: on the monotonic clock of the machine; ``began``: of the failed operation.
+    ``at``, ``began``: seconds on the machine's monotonic clock; ``began``: of the failed operation.
     """
 
     rank: int
@@ -78,9 +78,9 @@ class Report:
 
 
 def work(plan: Plan, rank: int, port: int, pipe: Any) -> None:
-    """The process of a rank; an uncaught error is its end, as of any program.
+    """Run the process of a rank; an uncaught error ends it, as it would end any program.
 
-    ``port``: of the store, which keeps what the ranks of an earlier attempt have set.
+    ``port``: of the store, which keeps the keys of an earlier attempt.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["SPYRECCL_TRANSPORT"] = plan.transport
@@ -96,7 +96,7 @@ def work(plan: Plan, rank: int, port: int, pipe: Any) -> None:
     operations = random.Random(plan.seed + 1)
     for name in (plan.collective, "callback"):
         _is_right(name, _own(rank, SIZES[2], 0), 0)
-    # cards and kernels are ready: from here on the short timeout is fair
+    # cards and kernels are ready: the short timeout suffices from here on
     for group in live_groups():
         group.timeout = TIMEOUT * plan.patience
     for number in range(1, 12):
@@ -118,7 +118,7 @@ def work(plan: Plan, rank: int, port: int, pipe: Any) -> None:
 
 
 def _fault(plan: Plan, pipe: Any, size: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Fail, or begin to fail soon, or return another collective or size to use."""
+    """Fail now, start a thread that fails later, or return another collective or size to call."""
     signals = {
         "kill": signal.SIGKILL,
         "stop": signal.SIGSTOP,
@@ -146,15 +146,15 @@ def _fault(plan: Plan, pipe: Any, size: tuple[int, ...]) -> tuple[str, tuple[int
 
 
 def _own(rank: int, size: tuple[int, ...], number: int) -> torch.Tensor:
-    """What a rank gives: small whole numbers, so that no sum rounds."""
+    """Return a rank's operand: small whole numbers, so that no sum rounds."""
     own = torch.full(size, float(rank + number), dtype=torch.float16).to("spyre")
     torch.spyre.synchronize()
     return own
 
 
 Check = Callable[[torch.Tensor, list[int], int], bool]
-"""A collective of this rank's tensor, given the value of each rank's and a root; whether the result
-is right."""
+"""Calls a collective on this rank's tensor, given the value of every rank and a root; returns True
+if the result is right."""
 
 
 def _all_reduce(own: torch.Tensor, values: list[int], root: int) -> bool:
@@ -227,7 +227,7 @@ def _barrier(own: torch.Tensor, values: list[int], root: int) -> bool:
 
 
 def _coalesced(own: torch.Tensor, values: list[int], root: int) -> bool:
-    """Operations that torch joins to one of several tensors."""
+    """Two operations that torch joins into one operation on several tensors."""
     other = own + 1
     with dist._coalescing_manager():
         dist.all_reduce(own)
@@ -236,7 +236,7 @@ def _coalesced(own: torch.Tensor, values: list[int], root: int) -> bool:
 
 
 def _coalesced_on_a_card(own: torch.Tensor, values: list[int], root: int) -> bool:
-    """Operations of several kinds, with one work for all."""
+    """Operations of different kinds that share one work object."""
     whole = torch.cat([torch.empty_like(own) for _ in values])
     outs = [torch.empty_like(own) for _ in values]
     with dist._coalescing_manager(device=own.device, async_ops=True) as manager:
@@ -297,7 +297,7 @@ COLLECTIVES: dict[str, Check] = {
     "callback": _callback,
 }
 COMPARED = tuple(COLLECTIVES)[: list(COLLECTIVES).index("barrier") + 1]
-"""Ranks get SPY952 if one calls the next of these, or all but the last with another size."""
+"""Collectives whose names all ranks compare, and, except for the last, sizes (SPY952)."""
 
 
 def _is_right(name: str, own: torch.Tensor, number: int) -> bool:
@@ -316,7 +316,7 @@ def _holds(tensor: torch.Tensor, value: int) -> bool:
 
 
 def _after(rank: int, began: float, error: Exception) -> Report:
-    """The group is dead, the card is not; ending the group does not take long."""
+    """Check after ``error`` that the group fails, the card computes, and destroying is quick."""
     failed_at, again = time.monotonic(), "nothing"
     x = torch.ones(70, dtype=torch.float16, device="spyre")
     try:

@@ -1,4 +1,4 @@
-"""Runs of 3 ranks as processes with one fault each, what has to follow, and a second start."""
+"""Runs 3 ranks as processes with one fault, checks the consequences, and restarts the job."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DEATH_SECONDS = 0.5
 TIMEOUT_MARGIN = 0.3
 DESTROY_SECONDS = 1.0
 START_SECONDS = 300
-"""Until the fault, on a busy machine."""
+"""Most seconds until the fault, on a busy machine."""
 RUN_SECONDS = 30
-"""From the fault to the end of the others."""
+"""Most seconds from the fault to the end of the other ranks."""
 VICTIM_EXITS = {
     "kill": -signal.SIGKILL,
     "stop": -signal.SIGKILL,
@@ -29,7 +29,7 @@ VICTIM_EXITS = {
     "size": 1,
     "interrupt": 1,
 }
-"""A stopped one is killed when the others have ended."""
+"""Exit code of the victim by fault; a stopped victim is killed when the others have ended."""
 CODES = {
     "kill": ("SPY954", "SPY957"),
     "stop": ("SPY955", "SPY957", "SPY954"),
@@ -41,16 +41,16 @@ CODES = {
 
 
 def context() -> Any:
-    """Processes that begin with everything imported."""
+    """Return a context whose processes start with all modules imported."""
     chosen = multiprocessing.get_context("forkserver")
     chosen.set_forkserver_preload(["qa.distributed_faults.preload"])
     return chosen
 
 
 def run(plan: Plan) -> list[str]:
-    """What went wrong that must not, in a run of ``plan``."""
+    """Carry out ``plan`` and return the problems found."""
     before = set(os.listdir("/dev/shm"))
-    # as of torchrun, whose store lives as long as the job
+    # torchrun's store also lives as long as the job
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     reports, exits, problems = _attempt(plan, store.port)
     wanted = [VICTIM_EXITS[plan.fault] if k == plan.victim else 1 for k in range(RANKS)]
@@ -74,7 +74,7 @@ def _judged_exits(exits: list[int], wanted: list[int]) -> Iterator[str]:
 
 
 def _attempt(plan: Plan, port: int) -> tuple[list[Report], list[int], list[str]]:
-    """Reports and exit codes of the ranks, and which of them hung."""
+    """Return reports and exit codes of the ranks, and a message for each rank that hung."""
     pipes, processes = _start(plan, port)
     others = [k for k in range(RANKS) if k != plan.victim]
     pipes[plan.victim].poll(START_SECONDS)
@@ -143,8 +143,8 @@ def _judged_moments(plan: Plan, fault: Report, errors: list[Report]) -> Iterator
                     f"timeout {TIMEOUT * plan.patience:g} s"
                 )
             continue
-        # a rank that was busy elsewhere hears of it in its operation; that two ranks disagree can
-        # be known once both have come
+        # a rank notices the fault when it enters its operation; a mismatch of two ranks can be
+        # noticed once both have entered
         came = [error.began]
         if plan.fault in ("operation", "size"):
             came += [other.began for other in errors]
@@ -156,7 +156,7 @@ def _judged_moments(plan: Plan, fault: Report, errors: list[Report]) -> Iterator
 def _judged_error(plan: Plan, fault: Report, error: Report) -> Iterator[str]:
     if not any(code in error.text for code in CODES[plan.fault]):
         yield f"expected {CODES[plan.fault]}: {error.text}"
-    # a failed message has no number, and ends only itself; the next collective finds the dead rank
+    # a failed message has no number and does not end the group; the next collective does
     is_message = error.text.startswith(("send ", "recv "))
     if "rank" not in error.text or not (is_message or "operation" in error.text):
         yield f"names no rank or operation: {error.text}"

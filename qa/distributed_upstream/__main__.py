@@ -1,7 +1,7 @@
 """``python -m qa.distributed_upstream [METHOD ...]``: torch's own tests of collectives.
 
-Runs them on 3 cards (``--ranks``) and, to compare, with gloo on the CPU. Exits 1 if a method that
-passes there neither passes here nor is refused for what a card does not have.
+Runs them on 3 cards (``--ranks``) and, to compare, with gloo on the CPU. Exits 1 if a method passes
+there but fails on the cards other than by a refusal of `NOT_ON_A_CARD`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def _told(outcome: Outcome, whole: bool) -> str:
-    """The whole text, or the line that names the error."""
+    """Return the text of a failure: all of it, or the line that names the error."""
     lines = outcome.result.strip().splitlines()
     errors = [
         line for line in lines if re.match(r"[\w.]+: .*\bSPY\d{3}|[\w.]+(Error|Failure)\b", line)

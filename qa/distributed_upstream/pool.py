@@ -1,4 +1,4 @@
-"""Methods of torch's own `DistributedTest` in one set of processes, a group per method.
+"""Runs methods of torch's `DistributedTest` in one set of processes, with a group per method.
 
 torch starts its processes again for every method; here a rank is a process that runs many of them.
 Its default device is the card, or the CPU for comparison.
@@ -21,9 +21,9 @@ from typing import Any
 
 GROUP_TIMEOUT = timedelta(seconds=20)
 METHOD_SECONDS = 60
-"""Of a group and of a method, on an idle machine."""
+"""Time limit of a group and of a method, on an idle machine."""
 GROUPS = {"gloo": "gloo", "spyreccl": "cpu:gloo,spyre:spyreccl"}
-"""What the group of a backend is made with."""
+"""Argument ``backend`` of `init_process_group`, by the backend under test."""
 MODULE = "torch.testing._internal.distributed.distributed_test"
 SUBJECTS = (
     "Backend_enum_class|get_backend|get_rank|destroy_|new_subgroups|coalescing_manager|"
@@ -37,29 +37,29 @@ PASSED, SKIPPED = "passed", "skipped"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a method: ``passed``, ``skipped``, or the text of the first rank that failed."""
+    """Outcome of a method: ``passed``, ``skipped``, or the error of the first rank that failed."""
 
     method: str
     result: str
 
     @property
     def code(self) -> str:
-        """The code of the error it failed with, if it has one."""
+        """The SPY code in the error, or ""."""
         found = re.search(r"SPY\d{3}", self.result)
         return found.group() if found else ""
 
 
 def is_selected(name: str) -> bool:
-    """Collectives and groups, which any backend has."""
+    """Return True for tests of collectives and groups that every backend supports."""
     return re.match(f"test_({SUBJECTS})", name) is not None and not re.search(OTHERS, name)
 
 
 def run_methods(
     backend: str, ranks: int, methods: Sequence[str] = (), patience: float = 1.0
 ) -> Iterator[Outcome]:
-    """Outcomes of ``methods`` (default: all selected) on a backend: ``spyreccl`` or ``gloo``.
+    """Yield outcomes of ``methods`` (default: all selected) on ``spyreccl`` or ``gloo``.
 
-    ``patience``: a factor of all times.
+    ``patience``: factor of all time limits.
     """
     with tempfile.TemporaryDirectory(prefix="spyre-upstream-") as scratch:
         pool = _Pool(backend, ranks, Path(scratch), patience)
@@ -69,7 +69,7 @@ def run_methods(
 
 
 class _Pool:
-    """The processes of all ranks; begun again after a method that hangs or kills one."""
+    """Processes of all ranks, which are restarted after a method that hangs or ends one of them."""
 
     def __init__(self, backend: str, ranks: int, scratch: Path, patience: float) -> None:
         self._backend, self._ranks, self._scratch = backend, ranks, scratch
@@ -106,7 +106,7 @@ class _Pool:
             self.end()
             self._begin()
         failed = [text for text in results if text not in (PASSED, SKIPPED)]
-        # a refusal names what is not there; its peers only hear of it
+        # the refusal itself comes before its peers' errors, which only report a failed rank
         failed.sort(key=lambda text: "SPY957" in text or "SPY" not in text)
         if failed:
             return Outcome(method, failed[0])
@@ -130,7 +130,7 @@ def _received(pipe: Any, seconds: float) -> str:
 
 
 def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str, timeout: timedelta) -> None:
-    """Run the methods that come through ``pipe``."""
+    """Run the methods that are requested through ``pipe``."""
     os.environ.update(_environment(ranks, scratch))
     import torch
     import torch.distributed as dist
@@ -139,7 +139,7 @@ def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str, timeout:
     if backend != "gloo":
         torch.set_default_device("spyre")
     module = importlib.import_module(MODULE)
-    module.BACKEND = GROUPS[backend]  # what the methods compare names with
+    module.BACKEND = GROUPS[backend]  # the methods compare names with it
     base = module.DistributedTest._DistTestBase
     cases = importlib.import_module("torch.testing._internal.common_utils")
     skips = importlib.import_module("torch.testing._internal.common_distributed").TEST_SKIPS
@@ -168,7 +168,7 @@ def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str, timeout:
                 world_size=ranks,
                 timeout=timeout,
             )
-            # a rank that skips must not be gone while others still connect to it
+            # a rank that skips must stay until the others have connected to it
             came = dist.FileStore(f"{store_file}-{number}-came", ranks)
             meet(came, ranks, timeout)
             result = _run(UpstreamCase(method), codes)
@@ -179,7 +179,7 @@ def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str, timeout:
 
 
 def meet(store: Any, ranks: int, timeout: timedelta) -> None:
-    """Return when all ranks have come, whatever their groups are doing."""
+    """Wait until all ranks have called this; independent of the state of their groups."""
     number = store.add("upstream/came", 1)
     last = -(-number // ranks) * ranks
     if number == last:
@@ -188,11 +188,11 @@ def meet(store: Any, ranks: int, timeout: timedelta) -> None:
 
 
 def _environment(ranks: int, scratch: str) -> Mapping[str, str]:
-    # places torch's own runner makes
+    # folders that torch's own runner makes
     for name in ("barrier", "test_dir"):
         (Path(scratch) / name).mkdir(exist_ok=True)
     return {
-        # decorators skip by it, and know no backend but torch's
+        # decorators decide by it which tests to skip, and know only torch's backends
         "BACKEND": "gloo",
         "WORLD_SIZE": str(ranks),
         "TEMP_DIR": scratch,
@@ -206,7 +206,7 @@ def _run(case: unittest.TestCase, skip_codes: set[int]) -> str:
     found = unittest.TestResult()
     case.run(found)
     failed = [text for _, text in (*found.errors, *found.failures)]
-    # what torch's decorators do instead of skipping
+    # torch's decorators exit the process instead of skipping
     exits = [re.search(r"^SystemExit: (\d+)$", text, re.M) for text in failed]
     if any(match and int(match[1]) in skip_codes for match in exits):
         return SKIPPED

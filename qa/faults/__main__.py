@@ -1,8 +1,8 @@
-"""``python -m qa.faults [--seed S] [--count N]``: exits 1 if something goes wrong that must not.
+"""``python -m qa.faults [--seed S] [--count N]``: exits 1 if a fault has a wrong consequence.
 
-Every fault is injected into programs that are right; what follows is an exit code that is true,
-without a traceback, files that are whole or unchanged, and a next run that is right. Kinds of
-faults take turns; ``--kind`` chooses among them, ``--every`` injects each of them once.
+Every fault is injected into a correct program. Its exit code must be right and its output have no
+traceback, files must be whole or unchanged, and the next run must succeed. Kinds of faults take
+turns; ``--kind`` selects kinds, ``--every`` injects each fault once.
 """
 
 from __future__ import annotations

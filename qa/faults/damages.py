@@ -1,7 +1,7 @@
-"""What can have happened to a file: contents that are cut, garbled or of another kind; or no file.
+"""Damages of a file: contents that are cut, garbled or of another kind, or no regular file at all.
 
-A damage is a name and a function of a random generator, the path and what was there. `DAMAGES` are
-for every kind of file; text files have those of `qa.mutations` besides.
+A damage has a name and a function of a random generator, the path and the old content. `CHANGES`
+and `PLACES` apply to every kind of file, `qa.mutations` to text files too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _pieces_swapped(rng: random.Random, content: bytes) -> bytes:
 
 
 def _sector_zeroed(rng: random.Random, content: bytes) -> bytes:
-    """As after a power failure: a block of the file was never written."""
+    """Zero a sector of 512 bytes, as after a power failure before it was written."""
     at = rng.randrange(0, len(content) + 1, 512)
     return content[:at] + bytes(min(512, len(content) - at)) + content[at + 512 :]
 
@@ -82,7 +82,7 @@ CHANGES: dict[str, Change] = {
     "null": lambda rng, c: b"null",
     "an archive": lambda rng, c: b"PK\x03\x04" + rng.randbytes(200),
 }
-"""Contents that replace others."""
+"""Functions that replace the content of a file, by name."""
 
 
 def _removed(rng: random.Random, path: Path, content: bytes) -> None:
@@ -108,7 +108,7 @@ def _link_to(target: str) -> Damage:
 
 
 def _sparse(rng: random.Random, path: Path, content: bytes) -> None:
-    """More bytes than any host has memory for; they take no room on the disk."""
+    """Extend the file to 8 TiB, more than a host's memory; the hole takes no room on the disk."""
     os.truncate(path, 1 << 43)
 
 
@@ -121,7 +121,7 @@ PLACES: dict[str, Damage] = {
     "a link to an empty device": _link_to("/dev/null"),
     "8 TiB of zeros": _sparse,
 }
-"""Something else than a file, or none."""
+"""Functions that replace the file by something else or remove it, by name."""
 
 _MUTATED = ("mutated", "mutated again", "mutated once more")
 
@@ -134,7 +134,7 @@ def damages_of(path: Path) -> tuple[str, ...]:
 
 @contextmanager
 def damaged(path: Path, name: str, rng: random.Random) -> Iterator[None]:
-    """``path`` with damage ``name`` inside the block, and as it was after it."""
+    """Apply damage ``name`` to ``path`` within the block, and restore the file afterwards."""
     content = path.read_bytes()
     try:
         _damage(path, name, rng, content)

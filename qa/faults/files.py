@@ -1,7 +1,7 @@
-"""Files that are read, damaged: every kind of file, every damage, by every command that reads it.
+"""Damaged input files: every damage of every kind of file, for every command that reads it.
 
-All in this process. After a damage the command ends in 0, 1 or 2 as it says, and once the file is
-as it was, the same command is right again.
+All commands run in this process. After a damage a command must exit with 0, 1 or 2 in agreement
+with its output; once the file is restored, the same command must succeed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TENSOR_SUFFIXES = (".npy", ".npz", ".pt", ".bin")
 
 @dataclass(frozen=True)
 class FileKind:
-    """A file below a workshop, and the command lines that read it; some write it anew as well."""
+    """A file in a workshop and the commands that read it; ``is_written``: they may rewrite it."""
 
     name: str
     path: str
@@ -35,12 +35,12 @@ class FileKind:
 
 @dataclass(frozen=True)
 class Workshop:
-    """A directory with a good file of every kind, and a cache of its own."""
+    """A directory with a good file of every kind, and a private cache."""
 
     root: Path
 
     def make(self) -> None:
-        """Fill the directory with what the programs themselves write."""
+        """Fill the directory with files that the programs write."""
         bundle = self.root / "bundle"
         shutil.copytree(EXAMPLES / "softmax", bundle)
         for suffix in TENSOR_SUFFIXES:
@@ -72,7 +72,7 @@ class Workshop:
 
     @cached_property
     def kinds(self) -> tuple[FileKind, ...]:
-        """Every kind of file that is read."""
+        """Every kind of file that programs read."""
         bundle, case = self.at("bundle"), self.at("case")
         run: Command = ("spyre-run", bundle, "-q", "-o", self.at("y.npy"))
         check: Command = ("spyre-run", bundle, "--check")
@@ -108,7 +108,7 @@ class Workshop:
 
 
 def file_faults(shop: Workshop) -> Iterator[Fault]:
-    """Every damage of every kind of file, by every command that reads it."""
+    """Yield every damage of every kind of file, for every command that reads it."""
     for kind in shop.kinds:
         for damage in damages_of(shop.root / kind.path):
             for command in kind.commands:
@@ -132,7 +132,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def plan_faults(shop: Workshop) -> Iterator[Fault]:
-    """Every damage of a kept plan: it is taken whole, or compiled again."""
+    """Yield every damage of a kept plan, which must be loaded unharmed or compiled again."""
     bundle, cache = shop.root / "bundle", shop.root / "plans"
     cache.mkdir(exist_ok=True)
     good = load_compiled(bundle, PlanCache(cache))
@@ -140,7 +140,7 @@ def plan_faults(shop: Workshop) -> Iterator[Fault]:
 
     def inject(damage: str, rng: random.Random) -> str:
         with damaged(file, damage, rng), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what cannot be replaced, such as a directory
+            warnings.simplefilter("ignore")  # of files that cannot be replaced, such as a directory
             found = load_compiled(bundle, PlanCache(cache))
         return "" if found == good else "another program"
 

@@ -1,4 +1,4 @@
-"""Faults of all kinds in turn: which ones, and what came of each."""
+"""Selects faults of all kinds in turn, injects them and reports wrong consequences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from qa.faults.together import device_memory_faults, fork_faults, thread_faults
 
 @dataclass(frozen=True)
 class Place:
-    """Where faults are injected: good files of every kind, and a disk that can be filled."""
+    """Targets of faults: good files of every kind, and a disk that can be filled."""
 
     shop: Workshop
     disk: Disk
@@ -37,11 +37,11 @@ class Place:
 
 @contextmanager
 def workshop(root: Path) -> Iterator[Place]:
-    """A place below ``root``, which is made."""
+    """Make the directory ``root`` and yield a place in it."""
     root.mkdir()
     shop = Workshop(root)
     shop.make()
-    gc.freeze()  # looking for lost cards after every fault would take longer than the fault
+    gc.freeze()  # a collection after every fault would take longer than the fault
     with small_disk(root / "disk") as disk:
         yield Place(shop, disk)
     gc.unfreeze()
@@ -61,13 +61,13 @@ KINDS: dict[str, Callable[[Place], Iterable[Fault]]] = {
 _WEIGHTS = {
     "files": 20, "outputs": 6, "streams": 2, "signals": 2, "caches": 1, "memory": 1, "together": 1,
 }  # fmt: skip
-"""Faults of a kind in each turn. Those that need whole processes, or compile kernels, are few."""
+"""Faults of a kind per turn: few of the kinds that start processes or compile kernels."""
 
 
 def chosen(
     place: Place, kinds: Collection[str], count: int | None, seed: int
 ) -> Iterator[tuple[str, Fault]]:
-    """``count`` faults with their kinds in turns, in random order; None: every fault once."""
+    """Yield ``count`` faults, kinds in turn and in random order; None: every fault once."""
     rng = random.Random(seed)
     faults = {kind: list(KINDS[kind](place)) for kind in kinds}
     if count is None:
@@ -87,7 +87,7 @@ def _shuffled_for_ever(faults: list[Fault], rng: random.Random) -> Iterator[Faul
 
 
 def report(faults: Iterable[tuple[str, Fault]], seed: int) -> Iterator[tuple[str, str]]:
-    """Kind of every fault, and what came of it that must not, "" if nothing. A hang ends it all."""
+    """Inject the faults; yield the kind and problem ("": none) of each. A hang ends the process."""
     for number, (kind, fault) in enumerate(faults):
         faulthandler.dump_traceback_later(fault.seconds, exit=True)
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a command line ended in, and whether that is true: its exit code, and what it said."""
+"""Runs a command line and judges whether its exit code agrees with its output."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Command = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong: ``inject(rng)`` says what came of it that must not; "" if nothing.
+    """A fault: ``inject(rng)`` causes it and returns the problem that follows, or "".
 
-    ``seconds``: more than this is a hang.
+    ``seconds``: time limit, after which it counts as a hang.
     """
 
     name: str
@@ -47,7 +47,7 @@ _DIFFERENCE = re.compile(r"elements differ|faulted|error SPY[46]\d\d|points, [1-
 
 @dataclass(frozen=True)
 class Ended:
-    """Exit code and output; ``foreign`` is the traceback of an exception that is not ours."""
+    """Exit code and output; ``foreign``: traceback of an uncaught exception, or ""."""
 
     code: int
     out: str
@@ -56,7 +56,7 @@ class Ended:
 
     @property
     def untruth(self) -> str:
-        """Why this end is wrong whatever was done; "" if it is not."""
+        """Reason why this end is wrong after any fault, or ""."""
         said = self.out + self.err
         if self.foreign or "Traceback (most recent" in said:
             return f"a traceback: {self.foreign or said[-3000:]}"
@@ -72,7 +72,7 @@ class Ended:
 
 
 def ended(command: Command) -> Ended:
-    """Carry out a command line in this process."""
+    """Run a command line in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -85,7 +85,7 @@ def ended(command: Command) -> Ended:
 
 
 def after(command: Command) -> str:
-    """What is wrong with a command when nothing is damaged any more; "" if it succeeds."""
+    """Run a command on undamaged files; return "" if it succeeds, else the problem."""
     gc.collect()  # every card reserves address space
     again = ended(command)
     return "" if again.code == 0 else f"not right afterwards: {again}"

@@ -1,7 +1,7 @@
-"""Files that are written onto a disk that fills up: whole or unchanged, and nothing beside them.
+"""Output files on a disk that fills up: they must be whole or unchanged, without remains beside.
 
-The disk is a tmpfs of a few megabytes, of which a random part is free. Where none may be mounted,
-files may not grow beyond a random length instead.
+The disk is a tmpfs of a few megabytes, of which a chosen part is free. Without the right to mount
+one, the length of each file is limited instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Disk:
 
     @contextmanager
     def nearly_full(self, free_bytes: int) -> Iterator[None]:
-        """``free_bytes`` are left in the block; without a mount, in one file."""
+        """Leave ``free_bytes`` free within the block; without a mount, limit files to that size."""
         if self.is_mounted:
             with self._filled(free_bytes):
                 yield
@@ -61,7 +61,7 @@ class Disk:
 
 @contextmanager
 def small_disk(root: Path) -> Iterator[Disk]:
-    """A disk at ``root``."""
+    """Mount a disk at ``root`` within the block, if that is allowed."""
     root.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(root)]
     is_mounted = os.getuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
@@ -74,7 +74,7 @@ def small_disk(root: Path) -> Iterator[Disk]:
 
 @dataclass(frozen=True)
 class Written:
-    """A command that writes ``name`` on the disk; ``is_whole`` says whether it is all there."""
+    """A command that writes ``name`` to the disk; ``is_whole``: True if the file is complete."""
 
     name: str
     command: Command
@@ -83,7 +83,7 @@ class Written:
 
 
 def output_faults(shop: Workshop, disk: Disk) -> Iterator[Fault]:
-    """Every kind of file that is written, new and over another, at several sizes of the rest."""
+    """Yield a fault per kind of output, new or over an old file, and size of the free space."""
     for written in _kinds(shop, disk):
         for is_there in (False, True):
             for share in (0.0, 0.05, 0.3, 0.8, 0.99):

@@ -1,7 +1,7 @@
-"""Whole processes in trouble: streams that are closed, signals, kills, damaged kernels, no memory.
+"""Faults of whole processes: closed streams, signals, kills, damaged kernels, lack of memory.
 
-A process that runs the softmax example says ``ready`` when its own code begins; then the trouble
-starts. What it has written is whole or not there, and a run after it is right.
+A process that runs the softmax example prints ``ready`` when its main function begins; then the
+fault is injected. Its output file must be whole or absent, and the next run must succeed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qa.faults.outcome import MODULES, Command, Ended, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240
-"""Of one process, which may compile all kernels on a busy machine; a fault is several of them."""
+"""Time limit of a process, which may compile all kernels; a fault runs several of them."""
 FAULT_SECONDS = 5 * SECONDS
 _READY = "import sys, {module} as m; sys.argv = {argv}; print('ready', flush=True); m.process()"
 _MOST_KILLS = 4
@@ -38,7 +38,7 @@ def _environment(cache: Path | None) -> dict[str, str]:
 def _ended(
     command: Command, cache: Path | None = None, limit: Callable[[], None] | None = None
 ) -> Ended:
-    """A command in a process of its own."""
+    """Run a command in a new process."""
     words = [sys.executable, "-m", MODULES[command[0]], *command[1:]]
     done = subprocess.run(
         words, capture_output=True, text=True, errors="replace", env=_environment(cache), cwd=ROOT,
@@ -57,11 +57,11 @@ REDIRECTIONS = {
     ">&-": 2, "2>&-": 0, ">&- 2>&-": 2, ">/dev/full": 2, ">/dev/full 2>/dev/full": 2,
     "2>/dev/full": 0, "<&-": 0, "| head -c 20": 2, "2>&1 | true": 2, ">&- <&- 2>&-": 2,
 }  # fmt: skip
-"""What is done to the streams of something that prints, and the exit code that says so."""
+"""Redirections of a command that prints, and the exit code that each must cause."""
 
 
 def stream_faults(shop: Workshop) -> Iterator[Fault]:
-    """Every redirection of commands that print much, little, or an error."""
+    """Yield every redirection of commands that print much, little, or an error."""
     bundle = shop.at("bundle")
     commands: dict[str, tuple[Command, bool]] = {
         "--explain": (("spyre-run", bundle, "--explain"), True),
@@ -99,7 +99,7 @@ def _redirect(command: Command, redirection: str, codes: set[int], rng: random.R
 
 
 def signal_faults(shop: Workshop) -> Iterator[Fault]:
-    """Signals at a random moment of a run that writes."""
+    """Yield signals at a random moment of a run that writes a file."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP):
         for name in ("y.npy", "y.pt", "dump", "t.json"):
             text = f"{number.name} while {name} is written"
@@ -114,7 +114,7 @@ def _signal(shop: Workshop, number: signal.Signals, name: str, rng: random.Rando
     option = {"dump": "--dump", "t.json": "--trace"}.get(name, "--save-output")
     writes: Command = (*_run(shop), option, str(target))
     started = _started(writes, None)
-    # twice as long as it takes, so that some have ended
+    # up to twice the run's time, so that some runs end before the signal
     time.sleep(rng.random() * 1.2)
     started.send_signal(number)
     out, err = started.communicate(timeout=SECONDS)
@@ -129,7 +129,7 @@ def _signal(shop: Workshop, number: signal.Signals, name: str, rng: random.Rando
 
 
 def _started(command: Command, cache: Path | None) -> subprocess.Popen[str]:
-    """A command in a process whose own code has begun."""
+    """Start a command in a new process and wait until its main function begins."""
     argv = [command[0], *command[1:]]
     code = _READY.format(module=MODULES[command[0]], argv=argv)
     process = subprocess.Popen(
@@ -145,7 +145,7 @@ def _started(command: Command, cache: Path | None) -> subprocess.Popen[str]:
 
 
 def cold_faults(shop: Workshop) -> Iterator[Fault]:
-    """Cold runs, killed again and again, whose cache the last run shares."""
+    """Yield series of killed cold runs with one cache, which the last run uses too."""
     for kills in range(1, _MOST_KILLS + 1):
         yield Fault(f"{kills} cold runs killed", partial(_kill_cold, shop, kills), FAULT_SECONDS)
 
@@ -162,7 +162,7 @@ def _kill_cold(shop: Workshop, kills: int, rng: random.Random) -> str:
 
 
 def kernel_faults(shop: Workshop) -> Iterator[Fault]:
-    """Damaged files of compiled kernels, plans and digests in a cache that was warm."""
+    """Yield damages of kernels, plans and digests in a filled cache."""
     warm = shop.root / "warm"
     if not warm.exists():
         assert _ended(_run(shop), warm).code == 0
@@ -182,14 +182,14 @@ def _damage_cache(shop: Workshop, damage: str, rng: random.Random) -> str:
 
 
 def _right(shop: Workshop, cache: Path, unsaid: str = "Traceback") -> str:
-    """What is wrong with a run that uses ``cache``."""
+    """Run with ``cache``; return "" if it succeeds without printing ``unsaid``, else the output."""
     done = _ended(_run(shop), cache)
     wrong = done.code or "Traceback" in done.err or unsaid in done.err
     return f"not right: {done}" if wrong else ""
 
 
 def full_cache_faults(shop: Workshop) -> Iterator[Fault]:
-    """A cold cache where nothing, or only small files can be kept: that is only a warning."""
+    """Yield cold caches that can keep no file, or only small ones: only a warning is allowed."""
     for most_bytes in (0, 4096):
         name = f"a cache of files up to {most_bytes} bytes"
         yield Fault(name, partial(_full_cache, shop, most_bytes), FAULT_SECONDS)
@@ -211,7 +211,7 @@ CARD_BYTES = 128 << 30
 
 
 def memory_faults(shop: Workshop) -> Iterator[Fault]:
-    """Address space for less than the card, and for the card and a little more.
+    """Yield limits of address space, from half of the card's memory to 2 GB above it.
 
     At 300 MiB the libraries themselves cannot be loaded.
     """

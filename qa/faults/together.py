@@ -26,7 +26,7 @@ _CHILD_SECONDS = 60
 
 
 def thread_faults(shop: Workshop) -> Iterator[Fault]:
-    """Eight threads, one of which always fails."""
+    """Yield runs of eight threads, one of which always fails."""
     for own_card in (False, True):
         name = f"eight threads, {'a card each' if own_card else 'one card'}"
         yield Fault(name, partial(_threads, shop, own_card), 120)
@@ -55,7 +55,7 @@ def _threads(shop: Workshop, own_card: bool, rng: random.Random) -> str:
 
 
 def fork_faults(shop: Workshop) -> Iterator[Fault]:
-    """A child that runs what its parent runs, on a card of its own."""
+    """Yield forks: a child runs the same program as its parent, on a new card."""
     for is_used in (False, True):
         name = f"a fork {'after' if is_used else 'before'} the parent's card is used"
         yield Fault(name, partial(_fork, shop, is_used), 2 * _CHILD_SECONDS)
@@ -92,7 +92,7 @@ def _waited_for(child: int) -> int:
 
 
 def device_memory_faults(shop: Workshop) -> Iterator[Fault]:
-    """More device memory than there is: by a case's pool, and by a program's allocations."""
+    """Yield demands for more device memory than the card has: by a pool, by allocations."""
     for share in (1.0, 8.0, 1e6):
         yield Fault(f"a pool of {share:g} cards", partial(_large_pool, shop, share))
     yield Fault("allocations until nothing is left", partial(_fill_card, shop))

@@ -1,11 +1,11 @@
-"""``python -m qa.frontend --torch-spyre PATH``: torch-spyre's own tests, on the simulator.
+"""``python -m qa.frontend --torch-spyre PATH``: run torch-spyre's tests on the simulator.
 
-Every test file of a checkout that its configuration names is run in a process of its own, forked
-from one that has imported torch, with a limit on memory (collecting one of them takes 7 GB) and on
-the seconds of a test; a process that dies is started again behind the test it died in. Other
-configurations (``--configs``) are run by torch-spyre's own ``run_test.sh``. Each outcome is
-compared with what torch-spyre expects of the card. Exit codes: 0 nothing unexpected, 1 something, 2
-the tests could not be run.
+Every test file that the checkout's configuration names is run in a separate process, forked from
+one that has imported torch, with limits on memory (collecting one of them takes 7 GB) and on the
+seconds of a test. A process that dies is followed by one that continues behind the failed test.
+Other configurations (``--configs``) are run by torch-spyre's ``run_test.sh``. Each outcome is
+compared with torch-spyre's expectation for the card. Exit codes: 0 all as expected, 1 some
+differ, 2 the tests could not be run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAILING = ("unexpected failure", "unexpected pass")
 
 @dataclass(frozen=True)
 class Result:
-    """One test: what became of it, and what torch-spyre expects of the card."""
+    """Outcome of a test, and torch-spyre's expectation for the card."""
 
     id: str
     outcome: str
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """How the two agree. A strict expected failure must fail."""
+        """Comparison of outcome and expectation. A strict expected failure must fail."""
         if self.outcome == "skipped":
             return "skipped"
         strict = self.expected == "xfail_strict" and self.outcome in ("passed", "unexpected pass")
@@ -64,7 +64,7 @@ class Result:
 
     @property
     def cause(self) -> str:
-        """A class for failures: the code of a refusal, or the error's type and where it arose."""
+        """Class of a failure: the code of a refusal, or the error's type and source file."""
         for word in self.error.replace(":", " ").split():
             if word.startswith("SPY") and word[3:6].isdigit():
                 return word[:6]
@@ -138,7 +138,7 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def _problem(checkout: Path) -> str | None:
-    """Why nothing can be run."""
+    """Return the reason why nothing can be run, or None."""
     if not (checkout / "torch_spyre").is_dir():
         return f"no checkout of torch-spyre at {checkout}: give --torch-spyre PATH"
     return None
@@ -153,7 +153,7 @@ def _chosen(file: str, patterns: Sequence[str] | None) -> bool:
 
 @contextmanager
 def _record(options: argparse.Namespace) -> Iterator[Path]:
-    """The file that outcomes are appended to: one to go on with, or one of this run."""
+    """Yield the file that outcomes are appended to: that of ``--resume``, or a temporary one."""
     if options.resume:
         record = Path(options.resume).resolve()
         record.touch()
@@ -174,8 +174,8 @@ def _forget_failures(record: Path, expectations: Expectations) -> None:
 def _run_file(
     file: str, record: Path, forks: Forks, options: argparse.Namespace
 ) -> Iterable[dict[str, Any]]:
-    """Rows of all tests of a file, or configuration; a process that dies is followed by another
-    one.
+    """Return rows of all tests of a file or configuration; a process that dies is followed by
+    another.
     """
     complete = {"file": file, "complete": [*options.sample, options.keyword]}
     outcomes = read_outcomes(record).of(file)
@@ -199,7 +199,7 @@ _BEGIN = time.monotonic()
 
 
 def _run_process(file: str, record: Path, forks: Forks, options: argparse.Namespace) -> str | None:
-    """Run a file's tests; why the process ended before their end, else None."""
+    """Run a file's tests; return the reason if the process ended before they did, else None."""
     settings = {
         "results": str(record),
         "sample": options.sample,
@@ -215,7 +215,7 @@ def _run_process(file: str, record: Path, forks: Forks, options: argparse.Namesp
 
 
 def _configurations(checkout: Path, names: Sequence[str]) -> list[str]:
-    """Files of ``tests/configs`` by their names or those of their folders."""
+    """Return the files of ``tests/configs`` with these names or in folders with these names."""
     root = checkout / ALL_CONFIGS
     found = [path for name in names for path in (root / name, *(root / name).rglob("*.yaml"))]
     return [str(path.relative_to(checkout)) for path in sorted(found) if path.is_file()]

@@ -1,4 +1,4 @@
-"""Collectives of the stand-in, in the process that `test_device` starts; ranks are threads."""
+"""Tests of the stand-in's collectives in the process of `test_device`; ranks are threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(rank, *size):
 
 
 def by_columns(tensor):
-    """A layout that the collectives do not send: sticks along the first dim."""
+    """Return a layout that the collectives cannot send: sticks along the first dim."""
     order = list(reversed(range(tensor.dim())))
     return native.SpyreTensorLayout(tensor.size(), tensor.stride(), tensor.dtype, order)
 

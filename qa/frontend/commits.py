@@ -1,8 +1,8 @@
-"""``python -m qa.frontend.commits --torch-spyre PATH``: several commits of torch-spyre, briefly.
+"""``python -m qa.frontend.commits --torch-spyre PATH``: quick checks of torch-spyre's commits.
 
-``PATH``: a clone with its history. Each commit is unpacked, installed into a folder, compared with
-the extension, and copies, an eager and a compiled function are run, or it is refused by its pin of
-torch. Exit codes: 0 each does what is expected, 1 one does not, 2 the clone has not all commits.
+``PATH``: a clone with its history. Each commit is unpacked, installed into a folder and compared
+with the extension; then copies, an eager and a compiled function run, unless it is refused because
+it pins another torch. Exit codes: 0 all as expected, 1 one differs, 2 the clone lacks a commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMITS = {
     "cdc895f": ("2026-08-04", True),
     "9e0a3d8": ("2026-08-19", True),
 }
-"""By hash: date, and whether it runs; the others pin an older torch."""
+"""Date and whether it runs, by hash; the others pin an older torch."""
 CODE = """
 import torch
 from spyre.frontend import autoload
@@ -75,7 +75,7 @@ def _unpack(clone: Path, commit: str, folder: Path) -> bool:
 
 
 def _tried(checkout: Path, folder: Path) -> str:
-    """Why a checkout does not run; empty if it does."""
+    """Return the reason why a checkout does not run, or ""."""
     site = folder / "site"
     site.mkdir()
     try:

@@ -1,5 +1,5 @@
-"""The stand-in at work, in a process of its own that `test_device` starts: a package of the name
-torch_spyre, of which nothing but the extension is there."""
+"""Tests of the stand-in in a process that `test_device` starts; its package torch_spyre consists
+of the extension only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def get(tensor, dtype=None):
 
 
 def same(card, host):
-    """Up to the bits that the card's 16-bit format does not have."""
+    """Compare with the tolerance of the card's 16-bit format."""
     torch.testing.assert_close(get(card), host, rtol=2**-8, atol=0)
 
 
@@ -206,7 +206,7 @@ HOSTS += (torch.uint8, torch.float8_e4m3fn)
 @pytest.mark.parametrize("host", HOSTS, ids=str)
 @pytest.mark.parametrize("stored", HOSTS, ids=str)
 def test_every_pair_of_formats(host, stored):
-    """Small whole numbers come through every conversion there is."""
+    """Small whole numbers survive every supported conversion."""
     values = torch.tensor([[0, 1, 3], [5, 7, 2]])
     values = values.bool() if torch.bool in (host, stored) else values
     host_format, card_format = formats_of(host)[0], formats_of(stored)[1]

@@ -1,7 +1,7 @@
-"""What torch-spyre's own configuration expects of the card, test by test.
+"""Expectations of torch-spyre's configuration for the card, test by test.
 
-A checkout has files ``tests/configs/torch_spyre_tests/**/*.yaml``. Each names test files, modes by
-regular expressions over ``Class::test``, and the mode of the tests it does not list.
+A checkout has files ``tests/configs/torch_spyre_tests/**/*.yaml``. Each holds names of test files,
+modes by regular expressions over ``Class::test``, and the mode of unlisted tests.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class FileRules:
 
     @cached_property
     def compiled(self) -> list[tuple[str, re.Pattern[str]]]:
-        """Modes in their order, with one expression for all names in a row that have one."""
+        """Modes in order; consecutive names of one mode are joined to one expression."""
         return [
             (mode, re.compile("|".join(f"(?:{name})" for name, _ in group)))
             for mode, group in groupby(self.names, key=itemgetter(1))
         ]
 
     def mode(self, name: str) -> str:
-        """Of ``Class::test`` or ``Class::test[parameters]``: that of its first entry."""
+        """Return the mode of ``Class::test[parameters]`` or ``Class::test``: its first entry's."""
         plain = name.partition("[")[0]
         for mode, rule in self.compiled:
             if rule.fullmatch(name) or rule.fullmatch(plain):
@@ -68,8 +68,8 @@ class Expectations:
             rules.names += [(name, str(group.get("mode"))) for name in group.get("names") or ()]
 
     def mode(self, node: str) -> str:
-        """Of a pytest node id; "unconfigured" where no configuration has its file. Tests that ran
-        within a configuration are marked by it.
+        """Return the mode of a pytest node id; "unconfigured" if no configuration has its file.
+        Tests of ``--configs`` are mandatory: torch-spyre's runner has marked the others itself.
         """
         if node.startswith(ALL_CONFIGS):
             return MANDATORY
@@ -78,7 +78,7 @@ class Expectations:
         return "unconfigured" if rules is None else rules.mode(name)
 
     def test_files(self, checkout: Path) -> list[str]:
-        """The configured files that are there, in order."""
+        """Return the configured files that exist, in order."""
         return sorted(path for path in self.files if (checkout / path).is_file())
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from qa.frontend.plugin.spyre_recording import SETTINGS, read_outcomes
 
 PLUGIN = Path(__file__).parent / "plugin"
-"""A folder of its own: a checkout has a package ``tests`` too."""
+"""Separate folder on the path, because a checkout has a package ``tests`` too."""
 GIB = 1 << 30
 POLL_S = 0.5
 PATIENCE = 2
-"""Limits of a test after which its process is ended."""
+"""Multiple of a test's time limit after which its process is ended."""
 PLUGINS = ("-p", "spyre_recording", "-p", "no:cacheprovider", "--tb=no")
 
 
@@ -31,12 +31,12 @@ class Forks:
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, arguments: list[str], settings: dict[str, object]) -> str | None:
-        """Run pytest; why the process ended before the tests' end, else None."""
+        """Run pytest; return the reason if the process ended before the tests did, else None."""
         record = Path(str(settings["results"]))
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "output"
             output.touch()
-            # tests empty the cache, which another process may be filling
+            # a private cache: tests empty it, and another process may be filling the common one
             environment = {SETTINGS: json.dumps(settings), "TORCHINDUCTOR_CACHE_DIR": folder}
             request = {"arguments": ["-q", *PLUGINS, *arguments], "environment": environment}
             pid = self._ask(json.dumps(request | {"output": str(output)}))
@@ -57,7 +57,7 @@ class Forks:
             self._server = None
 
     def _ask(self, line: str) -> int | None:
-        """Send a request; the id of the forked process."""
+        """Send a request and return the id of the forked process."""
         if self._server is None:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "spyre_forks"],
@@ -75,15 +75,15 @@ class Forks:
         return self._answer()
 
     def _answer(self) -> int | None:
-        """The next number that the server prints; None after its end."""
+        """Return the next number that the server prints; None after its end."""
         assert self._server is not None
         assert self._server.stdout is not None
         text = self._server.stdout.readline()
         return int(text) if text else None
 
     def _watch(self, pid: int, record: Path) -> tuple[str | None, int | None]:
-        """Wait for the end of a process, and end it where it takes too much memory, or stays in a
-        test that its own alarm does not reach: one call of compiled code.
+        """Wait for the end of a process. Kill it if it takes too much memory, or stays too long in
+        a test whose alarm has no effect because a call of compiled code does not return.
         """
         assert self._server is not None
         reason = None
@@ -116,7 +116,7 @@ def environment_of_tests() -> dict[str, str]:
 def run_configuration(
     checkout: Path, config: str, settings: dict[str, object], ranks: int, torch_root: str
 ) -> str | None:
-    """Run torch-spyre's own ``tests/run_test.sh`` for a configuration; why nothing ran, or None.
+    """Run torch-spyre's ``tests/run_test.sh`` for a configuration; return why nothing ran, or None.
 
     ``ranks``: processes of distributed tests. ``torch_root``: a checkout of PyTorch, or empty.
     """

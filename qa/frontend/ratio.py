@@ -1,11 +1,11 @@
-"""``python -m qa.frontend.ratio --torch-spyre PATH``: torch-spyre's calls beside our own.
+"""``python -m qa.frontend.ratio --torch-spyre PATH``: CPU seconds of torch-spyre's calls and ours.
 
-Test files of a checkout run on the simulator, each in a process of its own, and every copy, every
-load of a kernel and every launch is written down with the CPU seconds it took. Then the same ones
-are made on this package's own device, in the same order, again in one process per file: tensors of
-the same sizes, strides and dtypes, and the programs that torch-spyre compiled, loaded and launched
-by the runtime. Seconds are those of the whole process, whatever else the machine does; launches
-are waited for. Printed is the ratio of the two. Exit code 2 if nothing could be run.
+Test files of a checkout run on the simulator, each in a separate process, and every copy, kernel
+load and launch is recorded with its CPU seconds. Then this package's device repeats them in the
+same order, again in one process per file: tensors of the same sizes, strides and dtypes, and the
+programs that torch-spyre compiled, loaded and launched by the runtime. Seconds are CPU time of the
+whole process, and each launch is waited for. Prints the ratio of the two. Exit code 2 if nothing
+could be run.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _run(command: Sequence[str], folder: Path, **environment: str) -> str:
 
 
 def replayed(calls: Sequence[Call]) -> list[Call]:
-    """The calls with the seconds they take on the device of this process."""
+    """Repeat the calls on the device of this process and return them with their CPU seconds."""
     loaded: dict[str, Any] = {}
     return [
         {"kind": call["kind"], "seconds": _REPLAYS[call["kind"]](call, loaded)} for call in calls

@@ -28,7 +28,7 @@ Work = Callable[[], list[torch.Tensor]]
 """Returns CPU tensors, the same at every call."""
 HANG_SECONDS = 600
 AFTER_SECONDS = 0.0005
-"""Time in which an interrupt that was sent arrives."""
+"""Seconds within which a sent interrupt arrives."""
 
 
 def _network(device: str) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
@@ -103,7 +103,7 @@ KINDS: dict[str, Callable[[str], Work]] = {
     "operations": _operations,
     "streams": _streams,
 }
-"""By name, how the work is made; the first three run backward passes."""
+"""Functions that prepare the work, by name; the first three run backward passes."""
 
 
 def _at_line(work: Work, draw: random.Random, lines: int) -> bool:

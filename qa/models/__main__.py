@@ -27,17 +27,17 @@ BEGIN, END = "<!-- models -->", "<!-- end -->"
 FORWARD = 6 * 2.0**-9
 """Most error of results in DL16."""
 GRADIENTS = 8
-"""How many times that of gradients, which pass all roundings twice and are sums that cancel."""
+"""Multiple of `FORWARD` for gradients, which are rounded twice as often and whose sums cancel."""
 IEEE = 1e-3
-"""Most error of results with SPYRE_NUMERICS=ieee beyond that of float16 on the CPU."""
+"""Most error with SPYRE_NUMERICS=ieee beyond the error of float16 on the CPU."""
 KINDS = ("forward", "backward", "compiled")
 
 
 @dataclass
 class Outcome:
-    """What one model did. ``errors``: by kind; ``half``: of float16 on the CPU. ``fallbacks``:
-    calls and seconds on the CPU by kind and operation. ``seconds``: of a warm call by kind.
-    ``fault``: why it could not run.
+    """Results of one model. ``errors``: by kind; ``half``: error of float16 on the CPU.
+    ``fallbacks``: calls and seconds on the CPU by kind and operation. ``seconds``: of a warm call
+    by kind. ``fault``: reason why it could not run.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Outcome:
     fault: str = ""
 
     def is_close(self, bound: float) -> bool:
-        """Whether every error is within ``bound``, of gradients `GRADIENTS` times that."""
+        """True if every error is within ``bound``; `GRADIENTS` times that for gradients."""
         bounds = {"backward": GRADIENTS * bound}
         return all(e <= bounds.get(kind, bound) for kind, e in self.errors.items())
 
@@ -60,7 +60,7 @@ def _relative(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
 
 
 def _gradients(model: nn.Module, call: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
-    """Of all parameters that have one, for the sum of squares of what the model makes."""
+    """Return the gradients of all parameters that have one; the loss is the mean square output."""
     model.zero_grad()
     result = call()
     (result.float() * result.float()).mean().backward()
@@ -69,11 +69,11 @@ def _gradients(model: nn.Module, call: Callable[[], torch.Tensor]) -> list[torch
 
 
 def run_model(case: object, kinds: tuple[str, ...] = KINDS) -> Outcome:
-    """One model of `cases.CASES` on the CPU, then on the device."""
+    """Run one model of `cases.CASES` on the CPU, then on the device."""
     outcome = Outcome(case.name)
     inputs = case.inputs()
     reference = case.build()
-    torch.compiler.reset()  # else what models have in common is compiled for eight of them only
+    torch.compiler.reset()  # else code that models share is compiled for eight of them only
     with torch.no_grad():
         logits = reference(**inputs).logits
         halves = {n: t.half() if t.is_floating_point() else t for n, t in inputs.items()}
@@ -123,7 +123,7 @@ def _observe(
 
 
 def table(outcomes: list[Outcome], in_ieee: Mapping[str, str] | None = None) -> str:
-    """The outcomes as a table of Markdown. ``in_ieee``: errors with IEEE numbers, by model."""
+    """Return the outcomes as a Markdown table. ``in_ieee``: errors with IEEE numbers by model."""
     heads = ["model", "forward", "gradients", "compiled", "ieee", "float16 on the CPU"]
     heads.append("on the CPU, with its share of the time")
     rows = [heads, ["---"] * len(heads)]
@@ -136,7 +136,7 @@ def table(outcomes: list[Outcome], in_ieee: Mapping[str, str] | None = None) -> 
 
 
 def _errors_in_ieee(names: list[str]) -> dict[str, str]:
-    """Errors of forward, as another process with SPYRE_NUMERICS=ieee prints them."""
+    """Return the forward errors that another process with SPYRE_NUMERICS=ieee prints."""
     command = [sys.executable, "-m", "qa.models", "--kinds", "forward", "--only", *names]
     variables = {**os.environ, "SPYRE_NUMERICS": "ieee"}
     run = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)

@@ -16,7 +16,7 @@ from qa.models.configurations import HEADS, HIDDEN, LAYERS, VOCABULARY, Inputs
 
 @dataclass(frozen=True)
 class ModelCase:
-    """``build``: the model in evaluation mode. ``inputs``: of one call, on the CPU in float32."""
+    """``build``: makes the model in evaluation mode. ``inputs``: makes inputs on the CPU."""
 
     name: str
     build: Callable[[], nn.Module]

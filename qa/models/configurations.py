@@ -1,8 +1,8 @@
 """Tiny random models of the families the device must run, built without files or network.
 
 Two layers, hidden size 64, four heads, two key/value heads where the family has them, 128 tokens,
-16 positions. Weights are drawn so that every layer has something to say: the scale of linear
-layers keeps activations near one, and norms and biases are not at their neutral values.
+16 positions. Every layer affects the result: the scale of linear weights keeps activations near
+one, and norms and biases are not at their neutral values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMAGE = 16
 PATCH = 4
 CLASSES = 10
 PADDING = 1
-"""Token that fills rows up; no model draws it as input."""
+"""Token of padding, which random inputs do not contain."""
 
 _SCALE = HIDDEN**-0.5
 _DECODER = {
@@ -59,7 +59,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 def _built(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
-    """The model in evaluation mode; norms' weights and all biases moved by a tenth."""
+    """Return the model in evaluation mode; norms' weights and biases get noise of scale 0.1."""
     torch.manual_seed(seed)
     model = make().eval()
     with torch.no_grad():
@@ -199,7 +199,7 @@ def image_inputs(batch: int = 2, seed: int = 1) -> Inputs:
 
 @dataclass(frozen=True)
 class Family:
-    """One model family: how to build it (given the attention implementation), what to feed it."""
+    """A model family: ``build`` takes the attention implementation, ``inputs`` makes inputs."""
 
     name: str
     build: Callable[..., nn.Module]

@@ -1,8 +1,8 @@
-"""``python -m qa.models.speed``: two image models of full size beside the CPU.
+"""``python -m qa.models.speed``: times of two full-size image models on the card and on the CPU.
 
 ResNet-18 and ViT-Base on one image of 224 x 224, float16 on the card, eager and compiled, against
-float32 on the CPU with all of torch's threads; in one process, by turns. Prints medians, which mean
-something on an idle machine only.
+float32 on the CPU with all of torch's threads; in one process, by turns. Prints medians, which are
+valid on an idle machine only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _vit() -> nn.Module:
 
 
 def measure(build: Callable[[], nn.Module], rounds: int = ROUNDS) -> dict[str, float]:
-    """Seconds of a call that ends with the result on the host, by way."""
+    """Return the seconds of a call until the result is on the host, by the name of the call."""
     torch.manual_seed(0)
     model, image = build(), torch.randn(1, 3, 224, 224)
     on_card = build().half().to("spyre")

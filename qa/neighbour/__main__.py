@@ -1,7 +1,7 @@
 """Run torch's own tests for the CPU with and without this package, and compare the outcomes.
 
 Exit codes: 0 when every test and call has the same outcome, 1 when one differs twice in a row, 2
-when nothing could run. A test that fails in both is torch's matter, or that of its version.
+when nothing could run. A test that fails in both is a failure of torch, not of the package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES = (
     *("test_modules.py", "test_optim.py", "test_dataloader.py", "test_utils.py"),
     *("profiler/test_profiler.py", "test_accelerator.py", "test_namedtensor.py", "test_futures.py"),
 )
-"""Files of torch's test folder that meet what this package changes; some releases lack some."""
+"""Files of torch's test folder that this package may affect; some releases lack some of them."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _files(options: argparse.Namespace) -> list[Path] | None:
-    """The test files to run; None, and a line that says why, when what was asked is not there."""
+    """Return the test files to run; print the reason and return None if one is missing."""
     if options.pytorch is None:
         print(f"torch's test folder is not run: no --pytorch, and {VARIABLE} is not set")
         return [] if options.wheel else None

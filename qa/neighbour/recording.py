@@ -1,7 +1,7 @@
-"""A plugin of pytest that writes each test's outcome to a file, as soon as it is known.
+"""A pytest plugin that writes each test's outcome to a file as soon as it is known.
 
-Loaded by `.runs` in processes of their own; what to write and what to run comes from the
-environment. A test that begins is written too, so that one that ends the process has a name.
+`.runs` loads it in separate processes; environment variables name the file and the tests. A test's
+begin is written too, so that a test that ends the process is known by name.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 RECORD, CHOSEN = "NEIGHBOUR_RECORD", "NEIGHBOUR_CHOSEN"
-"""Environment variables: the file of outcomes; what is done or chosen, the piece,
-and the seconds after which a test that hangs ends its process."""
+"""Environment variables: the file of outcomes; the finished and chosen tests, the piece, and the
+seconds after which a test that hangs ends its process."""
 BEGUN = "begun"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the piece that was chosen, without the tests that have an outcome."""
+    """Keep the tests of the chosen piece that have no outcome yet."""
     chosen = json.loads(os.environ[CHOSEN])
     only, done = chosen["only"], set(chosen["done"])
     piece, pieces = chosen["piece"]
@@ -42,7 +42,7 @@ def pytest_runtest_logfinish(nodeid: str, location: Any) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A test has the outcome of its call, or of what failed or was skipped around it."""
+    """Write the outcome of a test's call, or of a setup or teardown that did not pass."""
     if report.when == "call" or report.outcome != "passed":
         _write(name_of(report.nodeid), report.outcome, _why(report))
 
@@ -53,7 +53,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The error's own words, with the greatest differences it names, or the reason of a skip."""
+    """Return the error's first line and the greatest differences in it, or the reason of a skip."""
     lines = report.longreprtext.strip().splitlines()
     errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
     differences = [line for line in errors[1:] if line.startswith("Greatest ")]
@@ -61,7 +61,7 @@ def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def name_of(nodeid: str) -> str:
-    """Without the directory, which depends on where pytest thinks its root is."""
+    """Return the node id without the directory, which depends on pytest's root."""
     file, _, rest = nodeid.partition("::")
     return f"{Path(file).name}::{rest}"
 

@@ -26,12 +26,12 @@ EXPECTED = {
     "test_overrides.py::TestTorchFunctionOverride::test_TensorBase_data___get__": "torch names it "
     "after the C++ property, and with the package after a property of Python",
 }
-"""Tests that differ with the package, and why they must."""
+"""Tests that must differ with the package, and the reasons."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a test: passed, failed, skipped, crashed or timed out, and the last line."""
+    """Outcome of a test: passed, failed, skipped, crashed or timed out, and the reason."""
 
     result: str
     why: str = ""
@@ -39,9 +39,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tests of a file: piece K of N, those pytest's ``-k`` takes, or only those named.
+    """Selection of a file's tests: piece K of N, pytest's ``-k``, or the names ``only``.
 
-    ``seconds`` are those of the file, ``limit`` those of a test, which has crashed then.
+    ``seconds``: time limit of the file; ``limit``: of a test, which then counts as crashed.
     """
 
     piece: tuple[int, int] = (1, 1)
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Difference:
-    """A test whose outcomes differ, twice."""
+    """A test whose outcomes differed in two runs."""
 
     test: str
     without: Outcome
@@ -64,9 +64,9 @@ Outcomes = dict[str, Outcome]
 
 
 def differences(without: Outcomes, with_package: Outcomes) -> Iterator[Difference]:
-    """Tests with another result, or in one run only, but for those expected to differ.
+    """Yield tests whose results differ or that ran once only, except for `EXPECTED`.
 
-    Tests that torch makes of what the package adds, and that pass, are none.
+    Passing tests that torch generates for the package's additions do not count.
     """
     none = Outcome("not run")
     for test in {**without, **with_package}:
@@ -77,7 +77,7 @@ def differences(without: Outcomes, with_package: Outcomes) -> Iterator[Differenc
 
 
 def compare_file(file: Path, choice: Choice) -> tuple[Outcomes, list[Difference]]:
-    """The outcomes without the package, and what differs with it, also when run again alone."""
+    """Return the outcomes without the package, and the differences that also a rerun shows."""
     without, with_package = (run_file(file, choice, package) for package in (False, True))
     differing = [one.test for one in differences(without, with_package)]
     if not differing:
@@ -90,7 +90,7 @@ def compare_file(file: Path, choice: Choice) -> tuple[Outcomes, list[Difference]
 def run_file(
     file: Path, choice: Choice, package: bool, environment: dict[str, str] | None = None
 ) -> Outcomes:
-    """Outcomes of the file's tests by name; a test that ends its process is one outcome."""
+    """Run a file; return outcomes by test name, including tests that ended their process."""
     found: Outcomes = {}
     deadline = time.monotonic() + choice.seconds
     with tempfile.TemporaryDirectory(prefix="neighbour-") as place:
@@ -114,7 +114,7 @@ def _advanced(record: Path) -> bool:
 
 
 def read_record(record: Path, interrupted: str) -> Outcomes:
-    """What a process wrote; a test that only began was ``interrupted``."""
+    """Read the outcomes of a process; a test that did not end has outcome ``interrupted``."""
     found: Outcomes = {}
     for line in record.read_text(encoding="utf-8").splitlines():
         test, result, why = json.loads(line)
@@ -130,7 +130,7 @@ def read_record(record: Path, interrupted: str) -> Outcomes:
 def _pytest(
     file: Path, choice: Choice, package: bool, deadline: float, variables: dict[str, str]
 ) -> int | None:
-    """The exit code, or None when the time was over."""
+    """Run pytest and return its exit code, or None at the time limit."""
     options = ["-q", "-p", "qa.neighbour.recording", "-p", "no:cacheprovider", "--noconftest"]
     options += ["-c", os.devnull, "--rootdir", str(file.parent)]
     options += ["-k", choice.expression] if choice.expression else []
@@ -146,7 +146,7 @@ def run_process(
     deadline: float,
     environment: dict[str, str] | None = None,
 ) -> int | None:
-    """The exit code of a command that sees the CPU only, in a directory it may write to."""
+    """Run a command on the CPU only, in directory ``place``; return its exit code or None."""
     variables = {
         **os.environ,
         "TORCH_DEVICE_BACKEND_AUTOLOAD": str(int(package)),

@@ -1,4 +1,4 @@
-"""Calls of what ships in torch's wheel, on the CPU: names, and digests of the results.
+"""Calls the operators in torch's wheel on the CPU, and prints names and digests of results.
 
 ``python -m qa.neighbour.wheel K/N`` calls piece K of N, with the same numbers in every process.
 """
@@ -28,7 +28,7 @@ Call = tuple[str, Callable[[], Any]]
 
 
 def run_wheel(piece: tuple[int, int], package: bool, deadline: float) -> Outcomes:
-    """Digests of all calls by name, from a process with or without the package."""
+    """Return digests of all calls by name, from a process with or without the package."""
     with tempfile.TemporaryDirectory(prefix="neighbour-") as place:
         command = [sys.executable, "-m", "qa.neighbour.wheel", "/".join(map(str, piece))]
         ended = run_process(command, package, Path(place), deadline)
@@ -76,7 +76,7 @@ def _samples_of(op: Any, way: str) -> Callable[[], Any]:
 
 
 def _autocast_calls() -> Iterator[Call]:
-    """The lists of torch's own tests of autocast: operations that narrow, widen or keep."""
+    """Yield the operations in the lists of torch's autocast tests."""
     from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
 
     homes = {"torch": torch, "nn": torch._C._nn, "methods": torch.Tensor}
@@ -98,7 +98,7 @@ def _autocast(home: Any, name: str, args: Any, options: dict[str, Any]) -> Calla
 
 
 def _digest(call: Callable[[], Any]) -> str:
-    """Everything of a result that can be seen, or the error's class and first line."""
+    """Return a digest of a call's results, or of its error's class and first line."""
     try:
         seen = [_seen(leaf) for leaf in leaves(call())]
     except Exception as error:

@@ -1,9 +1,9 @@
 """Run PyTorch's operator database on a device in several ways and compare with the CPU.
 
-Exit codes: 0 when as many of the supported operators as each way's bar says pass with all their
-samples, nothing is wrong, hangs or crashes, and the operators that must run on the simulated cores
-do; 1 when not; 2 when nothing could run. What ``known.toml`` lists with its reason may fail; where
-it has a table for the way and the dtype, nothing else may.
+Exit code 0: in each way, the share of supported operators that pass with all samples reaches the
+way's bar, no result is wrong, no operator hangs or crashes, and the operators that must run on the
+simulated cores do. 1: otherwise. 2: nothing could run. Failures listed in ``known.toml`` are
+allowed; where it has a table for the way and the dtype, no others are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(jobs: list[Job], options: argparse.Namespace) -> list[OpResult]:
-    """The results kept in a file already, then the others."""
+    """Return the results already in the file ``--keep``, then those of the other jobs."""
     journal = Journal(options.keep)
     earlier = [journal.results[job] for job in jobs if job in journal.results]
     jobs = [job for job in jobs if job not in journal.results]
@@ -68,11 +68,11 @@ def _run(jobs: list[Job], options: argparse.Namespace) -> list[OpResult]:
 
 
 EVERY = 50
-"""Every so many operators the run says how far it is."""
+"""Number of operators between two lines of progress."""
 
 
 class _Progress:
-    """One line per operator that does not pass, and now and then one, with how far the run is."""
+    """Prints a line with the progress per operator that fails, and one per `EVERY` operators."""
 
     def __init__(self, total: int, quiet: bool) -> None:
         self.total, self.quiet, self.count = total, quiet, 0
@@ -99,7 +99,7 @@ def _report(results: list[OpResult], options: argparse.Namespace, seconds: float
 
 
 def _names(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Reads a list of known names, separated by commas."""
+    """Return a function that reads a list of names of ``known``, separated by commas."""
 
     def read(text: str) -> list[str]:
         names = text.split(",")
@@ -112,7 +112,7 @@ def _names(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def piece_of(text: str) -> tuple[int, int]:
-    """ "K/N": piece K of N."""
+    """Return (K, N) of the text "K/N"."""
     piece, _, pieces = text.partition("/")
     if not (piece.isdecimal() and pieces.isdecimal() and 1 <= int(piece) <= int(pieces)):
         raise argparse.ArgumentTypeError(f"{text}: a piece and their number, such as 2/10")

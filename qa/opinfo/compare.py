@@ -12,13 +12,13 @@ import torch
 from qa.opinfo.tolerances import Tolerance, is_sixteen_bit, limit_of
 
 EXPLAINED = 0.25
-"""Part of a value up to which the CPU's own error in the dtype widens the bound."""
+"""Share of a value up to which the CPU's error in the dtype widens the bound."""
 INT32 = torch.iinfo(torch.int32)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What one result should be: in float32, on the CPU in the dtype under test, and its movement.
+    """Expected value of one result: in float32, and by the CPU in the dtype under test.
 
     ``native`` has the dtype the device must return. ``movement`` is the largest change of the
     float32 result under fixed changes of the inputs, or None where it does not count.
@@ -31,14 +31,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Difference:
-    """The worst element: its error in units of what is allowed, and a sentence about it."""
+    """The worst element: its error divided by the bound, and a sentence about it."""
 
     error: float
     message: str = ""
 
 
 def compare(actual: torch.Tensor, expected: Expected, tolerance: Tolerance) -> Difference:
-    """The worst element of ``actual`` (on the CPU); an error above 1.0 is too large."""
+    """Return the worst element of ``actual`` (a CPU tensor); an error above 1.0 is too large."""
     if not expected.native.dtype.is_floating_point and not expected.native.dtype.is_complex:
         return _compare_exactly(actual, expected)
     if expected.native.dtype.is_complex:
@@ -61,7 +61,7 @@ def compare(actual: torch.Tensor, expected: Expected, tolerance: Tolerance) -> D
 def _bound(
     reference: torch.Tensor, native: torch.Tensor, movement: torch.Tensor, tolerance: Tolerance
 ) -> torch.Tensor:
-    """Absolute error allowed per element."""
+    """Return the absolute error allowed per element."""
     off = (native - reference).abs()
     explained = off.isfinite() & (off <= EXPLAINED * reference.abs())
     moved = torch.where(movement.isfinite(), movement, 0.0)
@@ -84,7 +84,7 @@ def _errors(
 
 
 def _same_class(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where both are NaN or the same infinity; in 16 bits, where both are not finite numbers."""
+    """Return where both are NaN or the same infinity; in 16 bits, where neither is finite."""
     if is_sixteen_bit(dtype):
         beyond = ~wanted.isfinite() | (wanted.abs() >= limit_of(dtype))
         return ~found.isfinite() & beyond
@@ -92,7 +92,7 @@ def _same_class(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -
 
 
 def _compare_exactly(actual: torch.Tensor, expected: Expected) -> Difference:
-    """Booleans and integers: equal to the float32 result or to the CPU's in the dtype.
+    """Compare booleans and integers, which must equal the float32 result or the CPU's.
 
     An int64 outside int32 may come back cut to its low 32 bits or as the nearest int32: the
     device format is int32 (Runtime reference §2).
@@ -108,7 +108,7 @@ def _compare_exactly(actual: torch.Tensor, expected: Expected) -> Difference:
 
 
 def _compare_complex(actual: torch.Tensor, expected: Expected, tolerance: Tolerance) -> Difference:
-    """Real and imaginary parts as if they were elements of a real tensor."""
+    """Compare real and imaginary parts like elements of a real tensor."""
     reference, native, found = (
         torch.view_as_real(tensor.to(torch.complex128).resolve_conj().contiguous())
         for tensor in (expected.reference, expected.native, actual)
@@ -117,7 +117,7 @@ def _compare_complex(actual: torch.Tensor, expected: Expected, tolerance: Tolera
 
 
 def _worst(error: torch.Tensor, found: torch.Tensor, wanted: torch.Tensor) -> Difference:
-    """The element with the largest error, NaN counting as infinite."""
+    """Return the element with the largest error, NaN counting as infinite."""
     if error.numel() == 0:
         return Difference(0.0)
     error = torch.where(error.isnan(), float("inf"), error)

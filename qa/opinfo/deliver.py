@@ -1,6 +1,6 @@
-"""The operators that must run on the simulated cores, under the names the database has for them.
+"""The operators that must run on the simulated cores, by their names in the database.
 
-For these the runner also demands that nothing fell back to the CPU while they ran.
+For these the runner also demands that they call no fallback on the CPU.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ON_CORES: dict[str, tuple[str, ...]] = {
     "tril": ("tril",),
     "triu": ("triu",),
 }  # fmt: skip
-"""What the device promises, by its name there, and the operators of the database that show it."""
+"""The device's promised operations, each with the operators of the database that test it."""
 
 DELIVERED = {op: name for name, ops in ON_CORES.items() for op in ops}
 """Promise per operator of the database."""

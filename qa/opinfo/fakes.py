@@ -1,4 +1,4 @@
-"""Operators made for tests of the runner: one of each way to behave, with two samples each."""
+"""Operators for tests of the runner: one per behaviour, with two samples each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class FakeSample:
-    """What the runner reads of a sample input."""
+    """A sample input with the attributes that the runner reads."""
 
     input: Any
     args: tuple[Any, ...] = ()
@@ -30,7 +30,7 @@ class FakeSample:
 
 @dataclass(frozen=True)
 class FakeOp:
-    """What the runner reads of an operator of the database."""
+    """An operator with the attributes that the runner reads."""
 
     name: str
     op: Callable[..., Any]

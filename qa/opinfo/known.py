@@ -1,4 +1,4 @@
-"""What is known to fail, from ``known.toml``: a run is only short of the bar for what is new."""
+"""Known failures, from ``known.toml``; they do not count against a run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ FILE = Path(__file__).with_name("known.toml")
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """What becomes of an operator, and the reason."""
+    """The known outcome of an operator, and the reason."""
 
     outcome: str
     why: str
 
 
 Known = dict[tuple[str, str], dict[str, KnownFailure]]
-"""Failures by operator, for each way and dtype that was run whole."""
+"""Failures by operator, for each way and dtype whose whole database was run."""
 
 
 def read_known(path: Path = FILE) -> Known:
-    """The failures in a file; KeyError where a line lacks the outcome or the reason."""
+    """Read the failures of a file. KeyError if a line lacks the outcome or the reason."""
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     return {
         (way, dtype): {op: KnownFailure(one["outcome"], one["why"]) for op, one in ops.items()}
@@ -37,17 +37,17 @@ KNOWN = read_known()
 
 
 def known_failure(result: OpResult, known: Known = KNOWN) -> KnownFailure | None:
-    """Why the operator fails, if it is known to and does so in the known way."""
+    """Return the known failure of an operator if its outcome is the known one, else None."""
     found = known.get((result.way, result.dtype), {}).get(result.op)
     return found if found is not None and found.outcome == result.outcome else None
 
 
 def is_new(result: OpResult, known: Known = KNOWN) -> bool:
-    """Whether the operator fails where everything that does is known."""
+    """Return True if the operator fails, is not known to, and the way and dtype have a table."""
     fails = result.counted and not result.passes and known_failure(result, known) is None
     return fails and (result.way, result.dtype) in known
 
 
 def passes_after_all(result: OpResult, known: Known = KNOWN) -> bool:
-    """Whether the operator is known to fail, but none of the samples that ran does."""
+    """Return True if the operator is known to fail, but all samples that ran pass."""
     return result.passes and result.op in known.get((result.way, result.dtype), {})

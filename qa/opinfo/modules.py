@@ -25,7 +25,7 @@ SHAPES = ((3, 5), (5, 4))
 
 @dataclass(frozen=True)
 class Input:
-    """A sample input, of which the runner reads the same as of torch's."""
+    """A sample input with the attributes that the runner reads of torch's."""
 
     input: Any
     args: tuple[Any, ...]
@@ -47,7 +47,7 @@ def _noncontiguous(leaf: Any) -> Any:
 
 @dataclass(frozen=True)
 class Subject:
-    """What the runner reads of an operator, as far as it is the same for all of them."""
+    """Common attributes that the runner reads of modules and optimizers."""
 
     info: Any
     supports_out: bool = False
@@ -69,7 +69,7 @@ class Subject:
 
 
 class Module(Subject):
-    """``op(module, state, *args)``: a call of the module with the parameters and buffers given."""
+    """``op(module, state, *args)`` calls the module with ``state``: its parameters and buffers."""
 
     supports_autograd = True
 
@@ -91,7 +91,7 @@ class Module(Subject):
 
 
 class Optimizer(Subject):
-    """``op(class, parameters, gradients, **options)``: the parameters after a few steps."""
+    """``op(class, parameters, gradients, **options)`` returns the parameters after a few steps."""
 
     supports_autograd = False
 
@@ -120,7 +120,7 @@ class Optimizer(Subject):
 
 
 def _closure(optimizer: Any, parameters: list[Any]) -> list[Any]:
-    """What LBFGS wants: a loss, whose gradients are those that are there."""
+    """Return the closure that LBFGS needs: a loss whose gradients are the parameters' own."""
     if not isinstance(optimizer, torch.optim.LBFGS):
         return []
     gradients = [parameter.grad.clone() for parameter in parameters]
@@ -136,5 +136,5 @@ def _closure(optimizer: Any, parameters: list[Any]) -> list[Any]:
 
 
 MODULES = [Module(info) for info in module_db if not info.is_lazy]
-"""Lazy modules become others at their first call."""
+"""Modules of the database without lazy ones, whose class changes at the first call."""
 OPTIMIZERS = [Optimizer(info) for info in optim_db if not info.only_supports_sparse_grads]

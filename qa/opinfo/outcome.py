@@ -1,4 +1,4 @@
-"""What can become of a sample and of an operator, as data that goes through JSON."""
+"""Outcomes of samples and operators, as data that can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ RAISED, WRONG, TIMEOUT, CRASHED = "raised", "wrong", "timeout", "crashed"
 SEVERITY = (UNREFERENCED, PASSED, UNSUPPORTED, LAYOUT, REFUSED, RAISED, WRONG, TIMEOUT, CRASHED)
 """Outcomes from harmless to worst; an operator has the worst of its samples.
 
-``unreferenced``: no CPU can run the operator in this way, so there is nothing to compare with.
-``unsupported dtype``: the device says it does not support a dtype that the documents say it does
-not support, and the sample needs that dtype; it counts as a pass. ``unsupported layout``: the same
-of tensors that are not strided. ``refused by code``: any other refusal with a code
-(:mod:`spyre.codes`), which is no pass, but no wrong number either.
+``unreferenced``: the CPU cannot run the operator in this way, so there is no reference.
+``unsupported dtype``: the device refuses a dtype that has no device format according to the
+documents, and the sample needs it; this counts as a pass. ``unsupported layout``: the same for
+tensors that are not strided. ``refused by code``: any other refusal with a code
+(:mod:`spyre.codes`); neither a pass nor a wrong number.
 """
 
 KEPT_FAILURES = 5
-"""How many failing samples of an operator keep their reason in the report."""
+"""Failing samples of an operator whose reasons are reported."""
 
 
 @dataclass(frozen=True)
 class SampleResult:
-    """Outcome of one sample: its number, why, and the largest error in units of what is allowed."""
+    """Outcome of one sample: number, reason, and the largest error divided by its bound."""
 
     index: int
     outcome: str
@@ -55,7 +55,7 @@ class OpResult:
 
     @property
     def counted(self) -> bool:
-        """Whether the operator counts at all: the CPU gives a result for one of its samples."""
+        """True if the operator counts: the CPU can compute one of its samples."""
         return self.outcome != UNREFERENCED
 
     @property
@@ -64,7 +64,7 @@ class OpResult:
 
     @property
     def reason(self) -> str:
-        """Why the first of the worst samples failed; empty for those that pass."""
+        """Reason why the first of the worst samples failed, or ""."""
         worst = [failure for failure in self.failures if failure.outcome == self.outcome]
         return worst[0].reason if worst else ""
 
@@ -78,7 +78,7 @@ class OpResult:
 
 
 def worst(outcomes: list[str]) -> str:
-    """The worst of ``outcomes``; an operator without samples is unreferenced."""
+    """Return the worst of ``outcomes``; an operator without samples is unreferenced."""
     return max(outcomes, key=SEVERITY.index, default=UNREFERENCED)
 
 
@@ -90,7 +90,7 @@ def summarised(
     seconds: float,
     way: str = "forward",
 ) -> OpResult:
-    """The result of an operator from those of its samples, the worst failures first."""
+    """Return the result of an operator from those of its samples, the worst failures first."""
     outcomes = [result.outcome for result in results]
     counts = {name: outcomes.count(name) for name in SEVERITY if name in outcomes}
     failures = [result for result in results if result.outcome != PASSED]

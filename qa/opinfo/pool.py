@@ -1,6 +1,6 @@
 """Runs operators in worker processes: a crash or a hang is the outcome of one operator.
 
-A run that was interrupted goes on where it was if its results are kept in a file.
+An interrupted run can be continued if its results are kept in a file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Job:
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """How workers run: on which device, how many at a time, how long per sample (seconds)."""
+    """Options of workers: device, number at a time, time limit per sample in seconds."""
 
     device: str
     jobs: int = 1
@@ -45,9 +45,9 @@ class PoolOptions:
 
 
 class Journal:
-    """Results in a file, one JSON line each; without a path, nothing is kept.
+    """Results in a file, one JSON line each; without a path, none are kept.
 
-    ``results``: those the file held at the start. ValueError for a line that is none.
+    ``results``: those in the file at the start. ValueError for a damaged line.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -57,7 +57,7 @@ class Journal:
         self.results = {Job(one.op, one.dtype, one.way): one for one in known}
 
     def add(self, result: OpResult) -> None:
-        """Append a result, so that it is there whatever happens to the next one."""
+        """Append a result and close the file, so that a later crash cannot lose it."""
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result.as_json()) + "\n")
@@ -66,8 +66,8 @@ class Journal:
 def run_jobs(
     jobs: list[Job], options: PoolOptions, done: Callable[[OpResult], None] = lambda result: None
 ) -> list[OpResult]:
-    """Results in the order of ``jobs``; ``done`` hears of each as it comes, from one thread at a
-    time. WorkerDied when a worker does not even start, which is no operator's fault."""
+    """Return results in the order of ``jobs``. ``done`` gets each result when it is known, from one
+    thread at a time. WorkerDied if a worker cannot be started."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(jobs)):
         waiting.put(number)
@@ -87,7 +87,7 @@ def run_jobs(
 
 
 class _Run:
-    """What the threads of one call share; each thread has a worker of its own."""
+    """State that the threads of one call share; each thread has a separate worker."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Run:
                 worker.close()
 
     def _next(self, worker: WorkerProcess) -> dict[str, Any]:
-        """What the worker says when the sample it is at, or the last one, is done."""
+        """Return the worker's message at the end of the current sample or operator."""
         return worker.receive(time.monotonic() + self.options.timeout)
 
     def _started(self) -> WorkerProcess:
@@ -131,7 +131,7 @@ class _Run:
         return WorkerProcess(self.options.worker_arguments(), max(1, cores // self.options.jobs))
 
     def _attempt(self, worker: WorkerProcess, job: Job) -> tuple[OpResult, WorkerProcess | None]:
-        """The result, and the worker if it is still of use."""
+        """Return the result, and the worker if it can be used again."""
         start = time.monotonic()
         at = SampleResult(-1, CRASHED)
         try:

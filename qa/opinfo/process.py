@@ -1,4 +1,4 @@
-"""The parent's side of one worker process: requests, answers with a deadline, its death."""
+"""The parent's side of a worker process: requests, answers with a deadline, and its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STARTUP_SECONDS = 600.0
 
 
 class WorkerDied(Exception):
-    """The process ended without an answer; the message says how."""
+    """The process ended without an answer; the message has its exit code or signal."""
 
 
 class WorkerTimeout(Exception):
@@ -49,7 +49,7 @@ class WorkerProcess:
             raise
 
     def send(self, message: dict[str, Any]) -> None:
-        """One request; WorkerDied when the process is gone."""
+        """Send a request. WorkerDied if the process has ended."""
         try:
             os.write(self._pipe(self._process.stdin), (json.dumps(message) + "\n").encode())
         except BrokenPipeError as error:
@@ -69,7 +69,7 @@ class WorkerProcess:
         return message
 
     def close(self) -> None:
-        """Kill the process if it still runs, and free what belongs to it."""
+        """Kill the process if it still runs, and close its streams."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._stderr, self._selector):

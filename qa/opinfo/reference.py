@@ -1,4 +1,4 @@
-"""What a sample should give: the CPU in float32, the dtype under test, float64, or nearby."""
+"""Reference results of a sample on the CPU: in float32, the dtype under test and float64."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from qa.opinfo.trees import leaves, mapped
 
 Operator = Callable[..., Any]
 REFERENCE_SEED, NATIVE_SEED, DEVICE_SEED = 1, 2, 3
-"""Generators are seeded differently per run, so an undeclared random operator shows as wrong."""
+"""Different seeds per run, so that a random operator missing in :mod:`.rules` shows as wrong."""
 CHANGES = 4
-"""How many fixed changes of the inputs :func:`movements` tries."""
+"""Number of fixed changes of the inputs that :func:`movements` tries."""
 HALVES = (torch.float16, torch.bfloat16)
 FLOATS = (*HALVES, torch.float32)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One call on the CPU: what it returned, and its arguments afterwards."""
+    """One call on the CPU: its result, and its arguments afterwards."""
 
     result: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def tensors(self) -> list[torch.Tensor]:
-        """Tensors of the result, then those of the arguments."""
+        """Return the tensors of the result, then those of the arguments."""
         found = leaves(self.result) + leaves((self.args, self.kwargs))
         return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
 
 
 def run_native(function: Operator, sample: Sample, *, stored: bool) -> Run:
-    """The CPU's result in the dtype under test; ``stored``: as if in the device's formats."""
+    """Run in the dtype under test; ``stored``: round each result to the device's formats."""
     args, kwargs = mapped((sample.args, sample.kwargs), _copied)
     with StoredResults() if stored else nullcontext():
         return _run(function, args, kwargs, NATIVE_SEED)
 
 
 def run_reference(function: Operator, sample: Sample) -> Run:
-    """The CPU's result with every 16-bit float argument, tensor or dtype, as float32."""
+    """Run with every 16-bit float argument, tensor or dtype, widened to float32."""
     return _run(
         function, mapped(sample.args, _widened), mapped(sample.kwargs, _widened), REFERENCE_SEED
     )
 
 
 def run_truth(function: Operator, sample: Sample) -> Run:
-    """The CPU's result with everything in float64, also what the operator itself makes narrower."""
+    """Run in float64, including intermediate results that the operator makes narrower."""
     with _Float64():
         return _run(
             function, mapped(sample.args, _exact), mapped(sample.kwargs, _exact), REFERENCE_SEED
@@ -62,9 +62,9 @@ def run_truth(function: Operator, sample: Sample) -> Run:
 
 
 def movements(function: Operator, sample: Sample, reference: Run, step: float) -> list[Any]:
-    """Per tensor of ``reference`` the largest change when float inputs move by ±``step``, relative.
+    """Return the largest change of each tensor of ``reference`` when inputs change by ±``step``.
 
-    Results that are not floats, or whose shape changes with the inputs, do not move.
+    Steps are relative to the inputs. None for results that are not floats, or whose shape changes.
     """
     tensors = reference.tensors()
     moved: list[Any] = [None] * len(tensors)
@@ -79,9 +79,9 @@ def movements(function: Operator, sample: Sample, reference: Run, step: float) -
 
 
 def own_errors(native: Run, truth: Run, moved: list[Any]) -> list[Any]:
-    """``moved``, or where it is larger the error of the CPU's own worst element of the tensor.
+    """Return the larger of ``moved`` and the error of the tensor's worst element on the CPU.
 
-    An error above a quarter of the largest value explains nothing: torch does something else.
+    An error above a quarter of the largest value is ignored: torch computes something else then.
     """
     pairs = zip(native.tensors(), truth.tensors(), moved, strict=True)
     return [_larger_error(known, own, exact) for own, exact, known in pairs]
@@ -96,9 +96,9 @@ def _larger_error(known: Any, own: torch.Tensor, exact: torch.Tensor) -> Any:
 
 
 def expectations(native: Run, reference: Run, moved: list[Any]) -> list[Expected]:
-    """What each tensor of the result and the arguments should be, in the order of ``tensors``.
+    """Return the expected value of each tensor of the result and the arguments, in order.
 
-    Where float32 gives another shape than the dtype under test, only the latter is expected.
+    Where the shape in float32 differs from that in the dtype under test, the latter is expected.
     """
     pairs = zip(reference.tensors(), native.tensors(), moved, strict=True)
     return [
@@ -129,7 +129,7 @@ def _exact(leaf: Any) -> Any:
 
 
 class _Float64(TorchDispatchMode):
-    """While active, whatever would make a narrower float makes float64."""
+    """While active, calls that ask for a narrower float dtype return float64."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
@@ -147,7 +147,7 @@ def _moved(leaf: Any, step: float, generator: torch.Generator) -> Any:
 
 
 def _like_strides(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A copy in ``dtype`` with the strides and the place in its storage of ``tensor``."""
+    """Return a copy in ``dtype`` with the strides and storage offset of ``tensor``."""
     if tensor.layout is not torch.strided:
         return tensor.clone().to(dtype)
     storage = whole_storage(tensor).clone().to(dtype)

@@ -1,6 +1,6 @@
-"""What the device refuses, and when "it does not support this dtype" (or layout) is documented.
+"""Recognises refusals of the device, and whether a refused dtype or layout is documented.
 
-The formats the device has: Runtime reference §2. Its tensors are strided.
+The device's formats: Runtime reference §2. Its tensors are strided.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ DEVICE_DTYPES = frozenset(
         torch.qint8, torch.quint8, torch.quint4x2, torch.quint2x4,
     }
 )  # fmt: skip
-"""The torch dtypes the documents give a device format; every other dtype has to be refused."""
+"""The torch dtypes that have a device format in the documents; all others must be refused."""
 
 REFUSAL = re.compile(r"Spyre backend does not support dtype (?:torch\.)?(\w+)")
 
 
 def refused_dtype(error: BaseException) -> torch.dtype | None:
-    """The dtype an exception refuses, when it does and the documents know no format for it."""
+    """Return the dtype that an exception refuses, if the documents have no format for it."""
     match = REFUSAL.search(str(error))
     dtype = getattr(torch, match.group(1), None) if match else None
     return dtype if isinstance(dtype, torch.dtype) and dtype not in DEVICE_DTYPES else None
 
 
 def refused_layout(error: BaseException) -> bool:
-    """Whether an exception says that a tensor is not strided."""
+    """Return True if an exception refuses a tensor that is not strided."""
     return refusal_code(error) == "SPY906"
 
 
 def refusal_code(error: BaseException) -> str:
-    """The code with which the package refuses, also from within torch.compile; else empty.
+    """Return the code of a refusal by the package, also within torch.compile's errors, or "".
 
-    What stops the card, or is wrong, is no refusal: the exit code tells them apart.
+    Faults of the card and wrong results are no refusals: their exit code is not 2.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -55,7 +55,7 @@ def refusal_code(error: BaseException) -> str:
 def formats_met(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> set[torch.dtype | torch.layout]:
-    """Dtypes and layouts of tensors in, out and on the way when ``function`` runs on the CPU."""
+    """Run ``function`` on the CPU; return dtypes and layouts of all tensors that occur."""
     recorder = _Recorder()
     recorder.note((args, kwargs))
     with recorder:
@@ -64,7 +64,7 @@ def formats_met(
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes the dtypes and layouts of everything that passes the dispatcher."""
+    """Records the dtypes and layouts of all tensors that pass the dispatcher."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ COLUMNS = tuple(name for name in o.SEVERITY if name != o.UNREFERENCED)
 
 
 def print_report(results: list[OpResult], console: Console) -> None:
-    """Failures, tolerances, operators on the cores, totals, and what is short of the bar."""
+    """Print failures, tolerances, operators on the cores, totals and shortcomings."""
     for table in (_failures(results), _unreferenced(results), _tolerances(), _delivered(results)):
         if table.row_count:
             console.print(table)
@@ -40,7 +40,7 @@ def print_report(results: list[OpResult], console: Console) -> None:
 
 
 def as_json(results: list[OpResult], options: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Everything of a run as plain data."""
+    """Return all results of a run as plain data."""
     return {
         "options": options,
         "torch": torch.__version__,
@@ -70,7 +70,7 @@ def as_json(results: list[OpResult], options: dict[str, Any], seconds: float) ->
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write ``data`` to ``path``, whole or not at all."""
+    """Write ``data`` to ``path`` completely or not at all."""
     handle, temporary = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Operators whose results cannot be compared value by value, and what is compared instead."""
+"""Operators whose results cannot be compared value by value, with the properties compared."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ RANDOM = frozenset(
         "svd_lowrank", "pca_lowrank",
     }
 )  # fmt: skip
-"""Every sample draws random numbers, or may: shape and dtype are compared, and that no element
-is out of the range the CPU's elements have by definition (:data:`RANGES`)."""
+"""Operators that may draw random numbers in every sample: shape and dtype are compared, and that
+all elements are within the range by definition (:data:`RANGES`)."""
 
 RANDOM_WITH = {
     "nn.functional.scaled_dot_product_attention": re.compile(r"dropout_p=(?!0\.0\b)"),
@@ -38,20 +38,20 @@ RANGES = {
     "geometric": (1.0, float("inf")),
     "log_normal": (0.0, float("inf")),
 }
-"""Smallest and largest value a random operator may return, whatever its arguments."""
+"""Smallest and largest value that a random operator may return for any arguments."""
 
 
 def is_random(op: str, described: str) -> bool:
-    """Whether the result of this sample depends on a generator."""
+    """Return True if the result of this sample depends on a generator."""
     pattern = RANDOM_WITH.get(op)
     return op in RANDOM or (pattern is not None and pattern.search(described) is not None)
 
 
 HOST_ARGUMENTS = {"tensor_split": (1,)}
-"""Positions of tensors that torch takes on the CPU only, whatever the device of the others."""
+"""Positions of tensors that torch takes on the CPU only."""
 
 WITHOUT_REFERENCE = re.compile(r"jiterator_.*")
-"""Operators that no CPU can run: they compile for another kind of device. They do not count.
+"""Operators that the CPU cannot run because they compile for another device. They do not count.
 
 Every other sample for which the CPU raises is a failure: the device may have broken the CPU.
 """

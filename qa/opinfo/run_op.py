@@ -1,9 +1,9 @@
 """Judges one operator in one dtype: each sample on the device against the CPU.
 
-Inputs go to the device and back first; the reference sees what the device holds, so the rounding
-of inputs is no error of the operator. The copy itself is checked on the way: an input that comes
-back wrong makes the sample wrong. After the call, arguments are compared like results, so what is
-changed in place is seen, and what must not change too.
+Inputs are first copied to the device and back, and the reference gets these values, so the rounding
+of inputs is no error of the operator. The copy is checked too: an input that comes back wrong makes
+the sample wrong. After the call, arguments are compared like results, which finds missing and
+unwanted changes in place.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run_op(
     progress: Callable[[int, str], None] = lambda index, sample: None,
     way: str = "forward",
 ) -> OpResult:
-    """Outcome of all samples of ``op``; ``progress`` hears of each before it runs."""
+    """Return the outcome of all samples of ``op``; call ``progress`` before each."""
     start = time.perf_counter()
     results: list[SampleResult] = []
     fallbacks: Counter[str] = Counter()
@@ -63,7 +63,7 @@ def run_op(
 
 
 class _Failure(Exception):
-    """A sample that does not pass: its outcome and the reason."""
+    """The outcome of a sample that does not pass, and the reason."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(reason)
@@ -71,7 +71,7 @@ class _Failure(Exception):
 
 
 class _Trial:
-    """One sample on its way through the CPU and the device."""
+    """The run of one sample on the CPU and the device."""
 
     def __init__(self, key: str, way: str, dtype: str, target: Target, call: Call) -> None:
         self.key, self.way, self.dtype = key, way, DTYPES[dtype]
@@ -80,7 +80,7 @@ class _Trial:
         self.fallbacks: Counter[str] = Counter()
 
     def result(self, index: int) -> SampleResult:
-        """The outcome; what the device raises on the way becomes ``raised`` or ``refused``."""
+        """Return the outcome; an exception of the device becomes ``raised`` or ``refused``."""
         shown = self.sample.summary()
         try:
             return SampleResult(index, o.PASSED, sample=shown, error=self._error())
@@ -89,7 +89,7 @@ class _Trial:
             return SampleResult(index, failure.outcome, reason, shown)
 
     def _error(self) -> float:
-        """Largest error in units of what is allowed; _Failure for every other outcome."""
+        """Return the largest error divided by its bound; _Failure for every other outcome."""
         held = self._held()
         native = self._reference(lambda: run_native(self.op, held, stored=self.target.stores_dl16))
         random = is_random(self.key, self.sample.described())
@@ -115,7 +115,7 @@ class _Trial:
             raise _Failure(outcome, f"on the CPU: {_first_line(error)}") from error
 
     def _held(self) -> Sample:
-        """The sample as the device holds it."""
+        """Return the sample with the values that the device holds."""
         args, kwargs = self._guarded(
             lambda: mapped((self.sample.args, self.sample.kwargs), self._round_trip)
         )
@@ -133,7 +133,7 @@ class _Trial:
         return back
 
     def _on_device(self, held: Sample) -> Run:
-        """The call on the device, with what fell back to the CPU during it noted."""
+        """Run the call on the device, and record its fallbacks to the CPU."""
         args, kwargs = self._guarded(lambda: self._arguments(held))
         before = Counter(self.target.fallbacks())
         seed_all(DEVICE_SEED)
@@ -144,14 +144,14 @@ class _Trial:
         return Run(result, args, kwargs)
 
     def _arguments(self, held: Sample) -> Any:
-        """Arguments on the device, but for those torch wants on the CPU for every device."""
+        """Return arguments on the device, except for those that torch takes on the CPU only."""
         args, kwargs = self.target.arguments((held.args, held.kwargs))
         on_host = HOST_ARGUMENTS.get(self.key, ())
         pairs = enumerate(zip(args, held.args, strict=True))
         return tuple(own if place in on_host else put for place, (put, own) in pairs), kwargs
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """``call()``; what it raises becomes an outcome."""
+        """Return ``call()``, with its exceptions converted to a `_Failure`."""
         try:
             return call()
         except _Failure:
@@ -160,7 +160,7 @@ class _Trial:
             raise self._raised(error) from error
 
     def _raised(self, error: Exception) -> _Failure:
-        """A dtype or layout is unsupported when the documents say so and the sample needs it."""
+        """Classify an exception; unsupported: an undocumented dtype or layout the sample needs."""
         refused, layout = refused_dtype(error), refused_layout(error)
         if refused is not None or layout:
             needed = formats_met(self.op, self.sample.args, self.sample.kwargs)
@@ -181,8 +181,8 @@ class _Trial:
                     raise _Failure(o.WRONG, f"a random number outside [{low}, {high}]")
 
     def _values(self, held: Sample, native: Run, found: Run) -> float:
-        """Compare results and arguments with what they should be; how far the CPU's results move
-        is only asked where they differ by more than is allowed otherwise."""
+        """Compare results and arguments with the references and return the largest error. Movements
+        of the CPU's results are only computed if the bound without them is exceeded."""
         tolerance = self._tolerance(self.dtype)
         reference = native
         if tolerance.native > 0 or tolerance.condition > 0:
@@ -224,7 +224,7 @@ class _Trial:
         return tolerance_of(self.key, self.dtype, result, self.way)
 
     def _compare_numbers(self, found: Any, native: Any) -> None:
-        """Numbers, booleans and other leaves that are not tensors."""
+        """Compare numbers, booleans and other leaves that are not tensors."""
         tolerance = self._tolerance(self.dtype)
         for one, other in zip(leaves(found), leaves(native), strict=True):
             if isinstance(one, float | complex):

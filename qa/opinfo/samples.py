@@ -34,29 +34,29 @@ class Sample:
         return Sample((sample.input, *sample.args), dict(sample.kwargs))
 
     def detached(self) -> Sample:
-        """The same with tensors that no graph knows."""
+        """Return the sample with tensors detached from the autograd graph."""
         return Sample(*mapped((self.args, self.kwargs), _detached))
 
     def described(self) -> str:
-        """Shapes, dtypes and other arguments in one line."""
+        """Return shapes, dtypes and other arguments in one line."""
         shown = [_shown(argument) for argument in self.args]
         shown += [f"{name}={_shown(argument)}" for name, argument in self.kwargs.items()]
         return " ".join(", ".join(shown).split())
 
     def summary(self) -> str:
-        """The description, cut to what a table can show."""
+        """Return the description, cut to the width of a table's column."""
         line = self.described()
         return line if len(line) <= SUMMARY_LENGTH else line[: SUMMARY_LENGTH - 1] + "…"
 
 
 def load_database(path: str = DATABASE) -> dict[str, Any]:
-    """Operators by key from ``module:attribute``; the order is the database's."""
+    """Return the operators of ``module:attribute`` by key, in the database's order."""
     module, attribute = path.split(":")
     return {key_of(op): op for op in getattr(importlib.import_module(module), attribute)}
 
 
 def key_of(op: Any) -> str:
-    """``name`` or ``name/variant``, unique in the database."""
+    """Return ``name`` or ``name/variant``, which is unique in the database."""
     return f"{op.name}/{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
 
@@ -68,15 +68,15 @@ def seed_all(seed: int) -> None:
 
 
 def seed_of(key: str, dtype: str) -> int:
-    """A seed that is the same in every process and run."""
+    """Return a seed that is the same in every process and run."""
     return zlib.crc32(f"{key} {dtype}".encode())
 
 
 def sample_inputs(
     op: Any, dtype: str, limit: int | None = None, *, requires_grad: bool = False
 ) -> list[Any]:
-    """The sample inputs of ``op``, the same ones whenever they are made; ``limit``: so many of
-    them, from the first to the last."""
+    """Return the sample inputs of ``op``, the same in every call; at most ``limit`` of them, spread
+    evenly."""
     seed_all(seed_of(key_of(op), dtype))
     found = list(op.sample_inputs("cpu", DTYPES[dtype], requires_grad=requires_grad))
     if limit is None or limit >= len(found):

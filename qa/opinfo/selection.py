@@ -1,7 +1,7 @@
-"""Index results: indices that differ from the CPU's are right when they select equal values.
+"""Index results: indices that differ from the CPU's are right if they select equal values.
 
-Sorting and searching may choose among equal elements. What they return is compared through the
-input: the values at the device's indices must equal those at the CPU's.
+Sorting and searching may choose among equal elements. Their indices are compared through the input:
+the values at the device's indices must equal those at the CPU's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 @dataclass(frozen=True)
 class Selector:
-    """Where an operator takes its dim: argument position and default (None: the flat input).
+    """Position and default of an operator's argument ``dim`` (None: the flat input).
 
     ``distinct``: no index may occur twice along the dim.
     """
@@ -46,7 +46,7 @@ def selects_same(
     found: torch.Tensor,
     wanted: torch.Tensor,
 ) -> bool:
-    """Whether both index tensors select the same values from the first argument of ``op``."""
+    """Return True if both index tensors select the same values from the first argument."""
     selector = SELECTORS.get(op)
     if selector is None or found.dtype is not torch.int64 or kwargs.get("stable"):
         return False

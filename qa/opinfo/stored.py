@@ -1,4 +1,4 @@
-"""What a device that stores results in its own formats makes of a chain of operators.
+"""Rounds the results of CPU operators to the device's formats, as the device stores them.
 
 PyTorch computes many operators as several smaller ones. On the device each intermediate result is
 stored in the device's format before the next one reads it: float16 and bfloat16 as DL16, int64 as
@@ -22,7 +22,7 @@ FORMATS = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 def as_stored(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a CPU tensor with the values that come back from the device."""
+    """Return a copy of a CPU tensor with its values after a copy to the device and back."""
     if tensor.dtype is torch.int64:
         return tensor.to(torch.int32).to(torch.int64)
     name = FORMATS.get(tensor.dtype)
@@ -35,7 +35,7 @@ def as_stored(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class StoredResults(TorchDispatchMode):
-    """While active, results of CPU operators are rounded to what the device would store."""
+    """While active, results of CPU operators are rounded to the device's formats."""
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -48,10 +48,10 @@ class StoredResults(TorchDispatchMode):
 
 
 def _store(tensor: torch.Tensor) -> None:
-    """Round the storage of ``tensor`` where an element of it must be.
+    """Round the storage of ``tensor`` if one of its elements must be rounded.
 
-    Elements of a view of rounded elements never must; elements of an expanded tensor are one. Zeros
-    that autograd makes have no storage at all.
+    Views of rounded elements need no rounding; the elements of an expanded tensor share memory.
+    Autograd's zero tensors have no storage.
     """
     if tensor.dtype not in FORMATS and tensor.dtype is not torch.int64:
         return

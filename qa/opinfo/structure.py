@@ -1,4 +1,4 @@
-"""Compares what surrounds the values of results: structure, shape, dtype, strides, device."""
+"""Compares structure, shapes, dtypes, strides and devices of results."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from qa.opinfo.trees import leaves
 
 
 def structure_difference(actual: Any, native: Any, device: str, *, strides: bool) -> str:
-    """What differs between the leaves of two results, or an empty string.
+    """Describe the first difference between the leaves of two results, or return "".
 
-    ``native`` is the CPU's result in the dtype under test; ``device`` the type of device where
-    tensors must be. ``strides``: compare them too.
+    ``native``: the CPU's result in the dtype under test. ``device``: required type of device.
+    ``strides``: compare strides too.
     """
     found, wanted = leaves(actual), leaves(native)
     if len(found) != len(wanted):

@@ -1,4 +1,4 @@
-"""Counts results per way and dtype, and says whether the run meets the bar."""
+"""Counts results per way and dtype, and decides whether the run meets the bar."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from qa.opinfo.outcome import OpResult
 from qa.opinfo.ways import WAYS
 
 BAR = 0.97
-"""Part of the operators that must pass with all samples, in dtypes other than float32; there each
-way has its own."""
+"""Share of the operators that must pass with all samples in dtypes other than float32, for which
+`.ways` has a bar per way."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One way and dtype: operators that count, and how many of them have each outcome."""
+    """Numbers of one way and dtype: operators that count, and outcomes."""
 
     way: str
     dtype: str
@@ -33,12 +33,12 @@ class Summary:
 
     @property
     def supported(self) -> int:
-        """Operators that need no dtype or layout without a format on the device."""
+        """Number of operators that need no dtype or layout unknown to the device."""
         return self.ops - sum(self.counts.get(name, 0) for name in (o.UNSUPPORTED, o.LAYOUT))
 
     @property
     def share(self) -> float:
-        """Part of the supported operators that pass; 1 where none is."""
+        """Share of the supported operators that pass; 1 if none is supported."""
         return self.passed / self.supported if self.supported else 1.0
 
     @property
@@ -78,9 +78,9 @@ def delivered(results: list[OpResult]) -> list[Delivered]:
 
 
 def shortcomings(results: list[OpResult], known: Known = KNOWN) -> list[str]:
-    """Why the run misses the bar, one sentence each; empty when it meets it.
+    """Return the reasons why the run misses the bar, one sentence each.
 
-    What is known to fail counts neither for nor against it; that this is little, a test sees to.
+    Known failures do not count; a test limits their number.
     """
     others = [one for one in results if known_failure(one, known) is None]
     found = [

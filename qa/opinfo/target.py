@@ -1,4 +1,4 @@
-"""The device under test: tensors go there, operators run there, results come back."""
+"""The device under test: copies tensors to it and back, and runs operators on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU_NAMES = ("cpu", "cpu:0")
 
 
 class Target:
-    """A torch device. Tests replace :meth:`run` to make a device that computes something wrong."""
+    """A torch device. Tests replace :meth:`run` to make a device with wrong results."""
 
     def __init__(self, name: str) -> None:
         register(name)
@@ -22,29 +22,29 @@ class Target:
         self.stores_dl16 = self.type == "spyre"
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the device with the same strides; views become views there too."""
+        """Return a copy on the device with the same strides; a view stays a view."""
         if tensor.layout is not torch.strided or _fills_storage(tensor):
             return self._copied(tensor)
         return _viewed(self._copied(whole_storage(tensor)), tensor)
 
     def held(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``tensor`` on the CPU, with the values the device holds after a copy to it."""
+        """Return a CPU tensor with the values of ``tensor`` after a copy to the device."""
         if tensor.layout is not torch.strided or _fills_storage(tensor):
             return self.fetch(self._copied(tensor))
         return _viewed(self.fetch(self._copied(whole_storage(tensor))), tensor)
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``tensor`` on the CPU, never an alias of it."""
+        """Return a copy of ``tensor`` on the CPU."""
         return tensor.cpu() if tensor.device.type != "cpu" else _cloned(tensor)
 
     def arguments(self, tree: Any) -> Any:
-        """Arguments of an operator on the device: tensors copied, device arguments renamed."""
+        """Return arguments of an operator with tensors copied to this device, devices replaced."""
         return mapped(tree, self._argument)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """What ``function`` returns for arguments on the device.
+        """Return ``function(*args, **kwargs)`` on the device.
 
-        Where none of them says which device, it becomes torch's default.
+        If no argument is a tensor or a device, the device becomes torch's default.
         """
         if any(isinstance(leaf, torch.Tensor | torch.device) for leaf in leaves((args, kwargs))):
             return function(*args, **kwargs)
@@ -52,7 +52,7 @@ class Target:
             return function(*args, **kwargs)
 
     def fallbacks(self) -> dict[str, int]:
-        """How often each operator fell back to the CPU so far; nothing where it is the CPU."""
+        """Return the number of fallbacks to the CPU by operator so far; empty for the CPU."""
         if self.type == "cpu":
             return {}
         return {str(name): int(count) for name, count in dict(_module(self).fallbacks()).items()}
@@ -69,7 +69,7 @@ class Target:
 
 
 def register(name: str) -> None:
-    """Make the device "spyre" known to torch where it is not installed; others are known."""
+    """Register the device "spyre" with torch if that has not been done; ignore others."""
     if name.partition(":")[0] == "spyre" and not hasattr(torch, "spyre"):
         from spyre.torch_backend import autoload
 
@@ -81,9 +81,9 @@ def _module(target: Target) -> Any:
 
 
 def _fills_storage(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill the storage without overlap or rest, in any order of dims.
+    """Return True if the elements fill the storage without overlaps or gaps, dims in any order.
 
-    A copy to another device keeps the strides of such tensors and loses nothing behind them.
+    A copy to another device keeps the strides of such tensors and loses no elements.
     """
     if tensor.numel() != _storage_count(tensor):
         return tensor.numel() == 0
@@ -101,12 +101,12 @@ def _fills_storage(tensor: torch.Tensor) -> bool:
 
 
 def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements of the storage of ``tensor``, one-dimensional."""
+    """Return all elements of the storage of ``tensor`` as a one-dimensional view."""
     return tensor.detach().as_strided((_storage_count(tensor),), (1,), 0)
 
 
 def _storage_count(tensor: torch.Tensor) -> int:
-    """Elements of the tensor's dtype that its storage holds."""
+    """Return the size of the tensor's storage in elements of its dtype."""
     return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 

@@ -1,16 +1,16 @@
-"""How far a device result may be from the CPU's float32 one, and why.
+"""Bounds of the difference between a result of the device and the CPU's in float32.
 
 An element passes when ``|actual - reference| <= atol + rtol·|reference| + E + C``:
 
-- ``E`` is ``native`` times what the CPU itself is off when it computes in the dtype under test
-  from the same inputs, every intermediate result stored in the device's format, while that is at
-  most a quarter of the value; or the element is within ``atol + rtol`` of that CPU result. This
-  is what the format explains (:mod:`.stored`).
-- ``C`` is ``condition`` times how far the float32 result moves when every float input is changed
-  by half a unit in the last place of the format (the largest of several fixed changes). Only
+- ``E`` is the part that the format causes (:mod:`.stored`): ``native`` times the error of the CPU
+  when it computes in the dtype under test from the same inputs and stores every intermediate
+  result in the device's format, as long as that is at most a quarter of the value. An element
+  within ``atol + rtol`` of that CPU result passes too.
+- ``C`` is ``condition`` times the change of the float32 result when every float input changes by
+  half a unit in the last place of the format (the largest of several fixed changes). Only
   operators in :data:`OVERRIDES` have it, those that add many rounded terms, cancel or amplify,
-  and gradients. Where that does not do for float32 or a gradient, the float64 result decides: it
-  is the reference, and ``C`` at least ``condition`` times the largest error of the CPU itself.
+  and gradients. If a float32 result or a gradient exceeds the bound, float64 decides: it becomes
+  the reference, and ``C`` is at least ``condition`` times the largest error of the CPU.
 
 Results that are not floats must be equal to the float32 result or to the CPU's in the dtype.
 """
@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 import torch
 
 DL16_STEP = 2.0**-9
-"""Distance of neighbouring DL16 numbers, relative: 9 fraction bits."""
+"""Relative distance of neighbouring DL16 numbers, which have 9 fraction bits."""
 DL16_MAX = 8.57e9
 """Largest DL16 number, cut; larger bfloat16 numbers have no device value (Runtime reference §2)."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Terms of the bound, as the module says. ``step`` is the change of inputs for ``C``."""
+    """Terms of the module's bound. ``step``: relative change of inputs for ``C``."""
 
     rtol: float
     atol: float
@@ -40,7 +40,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Override:
-    """What an operator is allowed beyond its dtype: roundings in a row, inputs' condition.
+    """Additional tolerance of an operator: number of successive roundings, and ``condition``.
 
     ``atol``: instead of the dtype's, for 16-bit dtypes.
     """
@@ -143,15 +143,15 @@ OVERRIDES: dict[str, Override] = {
         Override(0, 0, _BITS, atol=0.0),
     ),
 }  # fmt: skip
-"""Operators that are allowed more (or less) than their dtype, with the reason."""
+"""Operators with a larger or smaller tolerance than their dtype's, with the reason."""
 
 
 GRADIENT = Override(4, 4, "a chain of rounded operations, which sum and amplify")
-"""What gradients are allowed at least."""
+"""Least tolerance of gradients."""
 
 
 def tolerance_of(op: str, run: torch.dtype, result: torch.dtype, way: str = "forward") -> Tolerance:
-    """What ``op`` is allowed for results of dtype ``result`` in a run of dtype ``run``.
+    """Return the tolerance of ``op`` for results of dtype ``result`` in a run of dtype ``run``.
 
     The coarser of the two dtypes counts: float16 inputs make a float32 result inexact.
     """
@@ -173,7 +173,7 @@ def tolerance_of(op: str, run: torch.dtype, result: torch.dtype, way: str = "for
 
 
 def _coarser(known: Override | None) -> Override:
-    """Of what an operator is allowed and what gradients are, the larger."""
+    """Return the larger of an operator's tolerance and that of gradients."""
     if known is None or known.roundings == 0:
         return GRADIENT
     return replace(
@@ -184,12 +184,12 @@ def _coarser(known: Override | None) -> Override:
 
 
 def limit_of(result: torch.dtype) -> float:
-    """Magnitude from which a result of the dtype may come back as not a number or infinite."""
+    """Return the magnitude from which a result of the dtype may come back as NaN or infinity."""
     if result is torch.float16:
         return float(torch.finfo(result).max) * (1 - DL16_STEP)
     return DL16_MAX if result is torch.bfloat16 else float("inf")
 
 
 def is_sixteen_bit(dtype: torch.dtype) -> bool:
-    """Whether the device holds the dtype as DL16, which has one code for infinity and NaN."""
+    """Return True if the device stores the dtype as DL16, with one code for infinity and NaN."""
     return dtype in (torch.float16, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Nested arguments and results of operators: changing their leaves, and listing them."""
+"""Functions that change and list the leaves of nested arguments and results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """``tree`` with ``change`` applied to each leaf; lists, tuples, dicts and slices are kept."""
+    """Apply ``change`` to each leaf of ``tree``, which are in lists, tuples, dicts and slices."""
     if isinstance(tree, list):
         return [mapped(item, change) for item in tree]
     if isinstance(tree, tuple):
@@ -21,7 +21,7 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of ``tree`` from left to right."""
+    """Return the leaves of ``tree`` from left to right."""
     if isinstance(tree, slice):
         tree = [tree.start, tree.stop, tree.step]
     elif isinstance(tree, dict):
@@ -32,5 +32,5 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def _rebuilt(like: tuple[Any, ...], items: list[Any]) -> Any:
-    """A tuple of the class of ``like``: named tuples take fields, torch's result types a list."""
+    """Return a tuple of ``like``'s class: named tuples take fields, torch's types a list."""
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

@@ -1,6 +1,6 @@
-"""The ways in which an operator of the database is run, each with its calls and its bar.
+"""The ways to run an operator of the database, each with its calls and its bar.
 
-A way makes calls of the samples: what runs on the device, and what should be the same on the CPU.
+A way turns samples into calls: a function for the device, and its equivalent on the CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Operator = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Call:
-    """A sample and what is called with it; ``on_device`` where the device runs another function."""
+    """A sample and the function to call; ``on_device``: function for the device, if different."""
 
     sample: Sample
     function: Operator
@@ -30,8 +30,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Way:
-    """``bar``: part of the supported float32 operators that must pass. ``limit``: samples of an
-    operator if nobody says how many. ``calls``: of one raw sample, the number of which is given."""
+    """``bar``: share of the supported float32 operators that must pass. ``limit``: default
+    number of samples of an operator. ``calls``: makes calls from operator, sample, number."""
 
     applies: Callable[[Any, torch.dtype], bool]
     calls: Callable[[Any, Any, int], Iterator[Call]]
@@ -41,14 +41,14 @@ class Way:
 
 
 def selected(database: dict[str, Any], dtype: str, way: str, pattern: str | None) -> list[str]:
-    """Keys of the operators that can be run in ``dtype`` and this way and match the pattern."""
+    """Return keys of the operators that support ``dtype`` and the way and match the pattern."""
     matches = re.compile(pattern or "")
     applies, own = WAYS[way].applies, DTYPES[dtype]
     return [key for key, op in database.items() if applies(op, own) and matches.search(key)]
 
 
 def calls_of(op: Any, dtype: str, way: str, limit: int | None = None) -> Iterator[Call]:
-    """The calls of all samples of ``op``, or of ``limit`` of them, spread evenly."""
+    """Yield the calls of all samples of ``op``, or of ``limit`` of them, spread evenly."""
     chosen = WAYS[way]
     limit = chosen.limit if limit is None else limit
     samples = sample_inputs(op, dtype, limit, requires_grad=chosen.requires_grad)
@@ -86,7 +86,7 @@ def _compiled(op: Any, sample: Any, number: int) -> Iterator[Call]:
 
 
 def _backward(op: Any, sample: Any, number: int) -> Iterator[Call]:
-    """Gradients of everything in the sample that requires one."""
+    """Yield a call for the gradients of all tensors in the sample that require one."""
     own = Sample.of(sample)
     flat = leaves((own.args, own.kwargs))
     places = {
@@ -102,9 +102,9 @@ def _backward(op: Any, sample: Any, number: int) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _Gradients:
-    """Calls ``op`` and returns the gradients of the arguments at ``places``, None among them.
+    """Calls ``op`` and returns the gradients of the arguments at ``places``, some may be None.
 
-    What comes from behind is made of the same numbers for every device.
+    The gradients of the results are the same numbers on every device.
     """
 
     op: Operator
@@ -132,7 +132,7 @@ class _Gradients:
 
 
 def _weights(output: torch.Tensor) -> torch.Tensor:
-    """Numbers between -0.75 and 0.75 that every format of the device has, in no regular order."""
+    """Return numbers between -0.75 and 0.75 in mixed order, exact in every device format."""
     numbers = torch.arange(output.numel()) * 7919 % 13 - 6
     weights = (numbers / 8).reshape(output.shape).to(output.dtype).to(output.device)
     return weights if output.layout is torch.strided else weights.to_sparse()
@@ -155,7 +155,7 @@ def _to_resize(like: torch.Tensor) -> torch.Tensor:
 
 OUTS = (_contiguous, _strided, _to_resize)
 FEW = 4
-"""Samples up to this number are tried with every kind of ``out``, later ones in turn."""
+"""Number of samples tried with every kind of ``out``; later ones take one kind in turn."""
 
 
 def _out(op: Any, sample: Any, number: int) -> Iterator[Call]:
@@ -168,8 +168,8 @@ def _out(op: Any, sample: Any, number: int) -> Iterator[Call]:
 @dataclass(frozen=True)
 class _Out:
     """Calls ``op`` with ``out=`` tensors of the right dtype; returns them, their strides, and
-    whether what it returned are they. Not ``written``: returns what should be in them, as some
-    CPU operators write nothing to a tensor that has gaps."""
+    whether ``op`` returned these tensors. Not ``written``: returns the expected contents instead,
+    because some CPU operators write nothing to a tensor that has gaps."""
 
     op: Operator
     make: Callable[[torch.Tensor], torch.Tensor]
@@ -193,7 +193,7 @@ def _in_place(op: Any, sample: Any, number: int) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _InPlace:
-    """Calls an in-place variant on a copy; returns the copy and whether that was returned."""
+    """Calls an in-place variant on a copy; returns the copy and True if the variant returned it."""
 
     variant: Operator
 

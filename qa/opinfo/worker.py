@@ -1,6 +1,6 @@
-"""A worker process: takes operators from its standard input, one JSON line each, answers in JSON.
+"""A worker process: reads operators from standard input, a JSON line each, and answers in JSON.
 
-Answers go to the original standard output; whatever operators print goes to standard error. Lines:
+Answers go to the original standard output, the output of operators to standard error. Lines:
 ``{"event": "ready"}`` once, then per request ``{"event": "sample", …}`` before each sample and
 ``{"event": "result", …}`` at the end.
 """
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _answer(
     op: Any, request: dict[str, str], target: Target, limit: int | None, answers: IO[str]
 ) -> OpResult:
-    """The result of one operator; an error while its samples are made becomes ``raised``."""
+    """Return the result of one operator; an error in making its samples becomes ``raised``."""
 
     def progress(index: int, sample: str) -> None:
         _say(answers, event="sample", index=index, sample=sample)

@@ -1,9 +1,9 @@
 """`python -m qa.random_programs --seeds N`: exits 1 if a program differs or crashes.
 
 Every seed is one program, run eagerly, compiled, and compiled with dynamic sizes, on a card of DL16
-or of IEEE halves by turns. A failing program is shrunk and printed as a function. Programs that
-end in an error of an unsupported feature, or that torch cannot trace for the CPU either, are
-counted by that. With `--kind training` a seed is a training step: layers, a loss and hooks.
+or of IEEE halves by turns. A failing program is shrunk and printed as a function. Programs with an
+unsupported feature, and programs that torch cannot trace for the CPU either, are counted
+separately. With `--kind training` a seed is a training step: layers, a loss and hooks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qa.random_programs.runner import FINDS, KINDS, Outcome, outcomes
 
 
 class Progress:
-    """Programs that ran, finds and the rate, on a line of a terminal; nothing on anything else."""
+    """Prints the numbers of programs and finds and the rate on one line if output is a terminal."""
 
     def __init__(self, seeds: int, stream: TextIO) -> None:
         self.seeds, self.stream = seeds, stream
@@ -28,7 +28,7 @@ class Progress:
         self.begin = time.monotonic()
 
     def note(self, outcome: Outcome) -> None:
-        """One more has run."""
+        """Count an outcome and print the line."""
         self.ran += 1
         self.finds += outcome.kind in FINDS
         if self.stream.isatty():

@@ -1,15 +1,15 @@
-"""How a program's results are compared, and the ways in which it is run.
+"""Runs a program in eager and compiled modes and compares its results.
 
-Eager mode is compared with the CPU statement by statement, each on the values that the card has at
-that moment, so that a rounding never grows into a difference and the statement at fault is known.
-Compiled code is compared with eager mode bit for bit, unless something is summed. Which terms of a
-sum the card adds first is decided by the lane each has in its stick: a compiled function that reads
-a view in place, begun within a stick or with its sticks along another dim, adds in another order
-than eager mode, which copies the view first. One order for both would take that copy in compiled
-code too, which is what it is compiled for; so sums differ as the roundings of float32 do.
+Eager mode is compared with the CPU statement by statement, each on the card's current values, so
+that roundings do not add up and the wrong statement is known. Compiled code is compared with eager
+mode bit for bit, except for sums. The lanes of the terms in their sticks decide the order in which
+the card adds them. A compiled function reads a view in place, whose first element may be within a
+stick or whose sticks may be along another dim, so it adds in another order than eager mode, which
+copies the view first. Equal orders would need that copy in compiled code too, which compilation is
+there to avoid; so sums may differ by roundings of float32.
 
-Some of torch's CPU functions are worse than the card's: its float32 gelu of -3.6 is off by 3e-4
-relative. What differs is therefore computed once more, in float64, before it counts.
+Some of torch's CPU functions are less exact than the card's: its float32 gelu of -3.6 has a
+relative error of 3e-4. A differing statement is therefore repeated in float64 before it counts.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from qa.random_programs.programs import HALF, Program, Statement, execute, input
 from spyre.errors import SpyreError, UnsupportedError
 
 EPSILON = {True: 2.0**-9, False: 2.0**-20}
-"""One rounding, relative: of 16-bit floats (DL16 has 9 bits of mantissa), of float32."""
+"""Relative error of a rounding, by whether floats have 16 bits (DL16 has 9 bits of mantissa)."""
 REFUSALS = ("SPY901",)
-"""Codes of values the card does not hold: a part of a sum of int64 may be one of them."""
+"""Codes of values without a device format, such as a partial sum of int64 may be."""
 MODES = ("eager", "compiled", "dynamic")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """``kind``: different, refused (an error that names what is not supported), crashed, or torch's
-    (what fails before it comes to a device).
+    """A failed program. ``kind``: different, refused (an unsupported feature), crashed, or torch's
+    (a failure before any device is used).
     """
 
     mode: str
@@ -43,7 +43,7 @@ class Failure:
 
     @property
     def signature(self) -> tuple[str, str, str]:
-        """What stays when a program is shrunk: mode, kind, and the first word of the text."""
+        """Mode, kind and first word of the text, which shrinking a program must preserve."""
         return self.mode, self.kind, self.text.split(maxsplit=1)[0]
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Failure:
 
 
 def first_failure(program: Program) -> Failure | None:
-    """The first way in which a program differs, over all modes."""
+    """Return the first failure of a program over all modes, or None."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         modes = ("compiled", "dynamic")
@@ -61,7 +61,7 @@ def first_failure(program: Program) -> Failure | None:
 
 
 def raised(mode: str, error: Exception, statement: Statement | None = None) -> Failure:
-    """What an exception means."""
+    """Return the failure that an exception stands for: refused or crashed."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, SpyreError):
         cause = cause.__cause__ or cause.__context__
@@ -74,7 +74,7 @@ def raised(mode: str, error: Exception, statement: Statement | None = None) -> F
 
 
 def eager_failure(program: Program) -> Failure | None:
-    """Statement by statement beside the CPU, which gets the card's values after each."""
+    """Compare each statement with the CPU, which gets the card's values afterwards."""
     card, host = input_tensors(program, "spyre"), input_tensors(program, "cpu")
     for statement in program.statements:
         inputs = [host[name].clone() for name in statement.reads]
@@ -96,7 +96,7 @@ def eager_failure(program: Program) -> Failure | None:
 
 
 def computed_in_double(statement: Statement, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """The result on the CPU with floating inputs, values as they are, as float64."""
+    """Return the result on the CPU with floating inputs converted to float64."""
     doubles = [x.double() if x.is_floating_point() else x for x in inputs]
     scope = dict(zip(statement.reads, doubles, strict=True))
     execute(statement, scope)
@@ -104,7 +104,7 @@ def computed_in_double(statement: Statement, inputs: list[torch.Tensor]) -> torc
 
 
 def copy_values(source: Mapping[str, torch.Tensor], target: Mapping[str, torch.Tensor]) -> None:
-    """Write values into tensors of which some are views of others."""
+    """Write values into tensors that may be views of each other."""
     for name, value in target.items():
         if all(s > 0 or n == 1 for n, s in zip(value.shape, value.stride(), strict=True)):
             value.copy_(source[name])
@@ -113,7 +113,7 @@ def copy_values(source: Mapping[str, torch.Tensor], target: Mapping[str, torch.T
 def difference(
     actual: torch.Tensor, expected: torch.Tensor, statement: Statement, inputs: list[torch.Tensor]
 ) -> str:
-    """In words how two tensors differ; empty if they agree within the statement's roundings."""
+    """Describe how two tensors differ; "" if they agree within the statement's roundings."""
     if actual.dtype is not expected.dtype or actual.shape != expected.shape:
         return (
             f"{actual.dtype}{list(actual.shape)}, on the CPU {expected.dtype}{list(expected.shape)}"
@@ -132,7 +132,7 @@ def difference(
 def limits(
     expected: torch.Tensor, statement: Statement, inputs: list[torch.Tensor]
 ) -> torch.Tensor:
-    """Largest difference allowed per element: a few roundings of it, or of what was summed."""
+    """Return the difference allowed per element: a few roundings of it, or of the terms summed."""
     halves = expected.dtype is HALF or any(t.dtype is HALF for t in inputs)
     epsilon = EPSILON[halves]
     allowed = 4 * epsilon * expected.double().abs() + epsilon * 2.0**-6
@@ -140,13 +140,13 @@ def limits(
         sizes = [t.double().abs().max() for t in (expected, *inputs) if t.numel()]
         allowed = allowed + 6 * epsilon * max(map(float, sizes), default=0.0)
     elif statement.kind == "log":
-        # that of a number which was rounded before: a relative error there is an absolute one here
+        # of an already rounded number: its relative error becomes an absolute one of the logarithm
         allowed = allowed + epsilon
     return allowed
 
 
 def worst(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
-    """The number of wrong elements, and one of them."""
+    """Describe the number of wrong elements and the first of them."""
     index = tuple(wrong.nonzero()[0].tolist())
     count = int(wrong.sum())
     pair = f"{actual[index].item()!r}, expected {expected[index].item()!r}"
@@ -154,7 +154,7 @@ def worst(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> 
 
 
 def compiled_failure(program: Program, mode: str) -> Failure | None:
-    """The whole function compiled beside the whole function in eager mode: the same bits."""
+    """Compare the compiled function with eager mode, bit for bit except for sums."""
     failure = _compiled_failure(program, mode)
     if failure is None or failure.kind == "refused" or not _fails_in_torch(program, mode):
         return failure
@@ -162,8 +162,8 @@ def compiled_failure(program: Program, mode: str) -> Failure | None:
 
 
 def _fails_in_torch(program: Program, mode: str) -> bool:
-    """Whether torch cannot trace the function for the CPU either, with a compiler that does
-    nothing, or computes something else then."""
+    """Return True if torch's tracing for the CPU, without a compiler behind it, fails or changes
+    the results too."""
     torch._dynamo.reset()
     function, names = program.function(), [i.name for i in program.inputs]
     traced = torch.compile(function, backend="aot_eager", dynamic=mode == "dynamic", fullgraph=True)

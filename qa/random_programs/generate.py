@@ -1,7 +1,7 @@
-"""Random programs by seed: statements are proposed, tried on the CPU, and kept if they run there.
+"""Random programs by seed: statements are drawn, tried on the CPU, and kept if they run there.
 
-No shape is inferred: a proposal that torch refuses, that makes a tensor too large, or values that
-no 16-bit format tells from infinity is dropped and another one is drawn.
+No shape is inferred: a statement is dropped and another drawn if torch refuses it, or its result is
+too large a tensor or has values beyond the range of a 16-bit format.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ EXTENTS = (1, 1, 2, 3, 5, 7, 8, 16, 31, 32, 33, 63, 64, 65, 66, 96, 100, 128, 13
 MAX_ELEMENTS = 40_000
 MAX_MAGNITUDE = 2.0**12
 MIN_MAGNITUDE = 2.0**-12
-"""Bounds of values: a product of two in-range values is still in the range of every format."""
+"""Bounds of values; a product of two such values is in the range of every format."""
 
 Tensors = dict[str, torch.Tensor]
 Proposal = tuple[str, str]
-"""Text of an expression, and its kind."""
+"""Text and kind of an expression."""
 
 
 class Draw:
-    """Random choices over the tensors there are so far."""
+    """Random choices among the tensors made so far."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -45,7 +45,7 @@ class Draw:
         self.reads: list[str] = []
 
     def tensor(self, accept: Callable[[torch.Tensor], bool] = lambda _: True) -> str:
-        """Name of a tensor; the latest ones are the likeliest."""
+        """Draw the name of a tensor; later ones are likelier."""
         names = [name for name, value in self.scope.items() if accept(value)]
         if not names:
             raise LookupError
@@ -55,39 +55,39 @@ class Draw:
         return name
 
     def floating(self, dims: int = 0) -> str:
-        """Name of a float tensor of at least ``dims`` dims."""
+        """Draw the name of a float tensor of at least ``dims`` dims."""
         return self.tensor(lambda t: t.is_floating_point() and t.dim() >= dims)
 
     def of(self, *dtypes: torch.dtype) -> str:
-        """Name of a tensor of one of the dtypes."""
+        """Draw the name of a tensor of one of the dtypes."""
         return self.tensor(lambda t: t.dtype in dtypes)
 
     def dim(self, name: str) -> int:
-        """A dim of a tensor, from either end."""
+        """Draw a dim of a tensor, counted from either end."""
         rank = self.scope[name].dim()
         if not rank:
             raise LookupError
         return self.random.randrange(-rank, rank)
 
     def dims(self, name: str) -> list[int]:
-        """Some dims of a tensor, at least one."""
+        """Draw one or more dims of a tensor."""
         rank = self.scope[name].dim()
         if not rank:
             raise LookupError
         return sorted(self.random.sample(range(rank), self.random.randint(1, rank)))
 
     def from_the_end(self, name: str, dim: int) -> str:
-        """Indices along a dim, of which some are negative."""
+        """Draw indices along a dim, some of them negative."""
         extent = self.scope[name].shape[dim]
         found = [self.random.randrange(-extent, extent) for _ in range(self.random.randint(1, 4))]
         return f"torch.tensor({found}, device={name}.device)"
 
     def number(self) -> str:
-        """A number with an exact form in all formats."""
+        """Draw a number that is exact in all formats."""
         return repr(self.random.choice([0.5, 2.0, -1.5, 3.0, 0.25, 1.0, -2.0]))
 
     def pick(self, *choices: str) -> str:
-        """One of some words."""
+        """Draw one of the words."""
         return self.random.choice(choices)
 
 
@@ -329,7 +329,7 @@ def _in_place(d: Draw) -> Proposal:
         inner += [f"{x}.diagonal()", f"{x}[..., ::2]", f"{x}[1:]"]
     at = d.pick(*inner)
     if at != y and _same_storage(d.scope[x], d.scope[y]):
-        # what torch does not refuse of it depends on the order in which it writes elements
+        # where torch accepts the overlap, the result depends on its order of writing elements
         y = f"{y}.clone()"
     return d.pick(
         f"{at}.add_({d.number()})",
@@ -357,7 +357,7 @@ FORMS: tuple[tuple[Callable[[Draw], Proposal], float], ...] = (
 
 
 def random_program(seed: int, length: int = 8) -> Program:
-    """The program of a seed: up to ``length`` statements over one to three inputs."""
+    """Return the program of a seed: up to ``length`` statements over one to three inputs."""
     draw = Draw(seed)
     program = Program(seed, _inputs(draw))
     draw.scope = input_tensors(program, "cpu")
@@ -393,7 +393,7 @@ VIEWS = ("[..., ::2]", "[..., 1:]", "[..., 0]", "[1:]", "[::3]", "[..., :-1]", "
 
 
 def _with_views(draw: Draw, inputs: Sequence[Input]) -> tuple[Input, ...]:
-    """The inputs, of which some are views with elements, a few of them of the input before."""
+    """Replace some inputs by nonempty views of themselves or, rarely, of the input before."""
     chosen: list[Input] = []
     for number, given in enumerate(inputs):
         source = inputs[max(number - draw.random.choice((0, 0, 0, 1)), 0)].name
@@ -420,7 +420,7 @@ def _proposed(draw: Draw, name: str) -> Statement | None:
 
 
 def _runs(statement: Statement, scope: Tensors) -> bool:
-    """Run a statement on the CPU if torch accepts it and its values stay in range."""
+    """Run a statement on the CPU; return True if torch accepts it and its values are in range."""
     written = statement.reads[0]
     before = None if statement.target else scope[written].clone()
     try:

@@ -1,7 +1,7 @@
 """A random program: inputs and statements, its text as a function, and how to run it.
 
-A statement is a line of Python over names of tensors. The text is what is compiled and what a
-failing seed prints, so a reader can paste it into a test.
+A statement is a line of Python over names of tensors. A failing seed prints the same text that is
+compiled, so it can be pasted into a test.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PRELUDE = {"torch": torch, "F": F}
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor of random values; ``seed`` gives the same ones everywhere.
+    """A tensor of random values that depend on ``seed`` only.
 
-    ``view``: if not empty, what the program is given of the tensor, as a view of itself or of an
-    earlier input, whose memory it then shares.
+    ``view``: expression of the view that the program gets instead, of this tensor or of an earlier
+    input, whose memory it then shares; "" for the tensor itself.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Input:
     view: str = ""
 
     def make(self) -> torch.Tensor:
-        """The values, on the CPU: floats of two decimal digits, integers and indices up to 8."""
+        """Return the values on the CPU: multiples of 1/64 below 4, integers up to 8, or bools."""
         generator = torch.Generator().manual_seed(self.seed)
         if self.dtype is BOOL:
             return torch.randint(0, 2, self.shape, generator=generator).bool()
@@ -50,9 +50,9 @@ class Input:
 
 @dataclass(frozen=True)
 class Statement:
-    """``target = text``, or ``text`` alone where it writes in place (``target`` is empty).
+    """``target = text``, or ``text`` alone if it writes in place (``target`` is empty).
 
-    ``reads``: names of tensors in the text. ``kind``: what it is compared by, see
+    ``reads``: names of tensors in the text. ``kind``: class of its roundings, see
     :mod:`.comparison`.
     """
 
@@ -75,17 +75,17 @@ class Program:
 
     @property
     def names(self) -> list[str]:
-        """Tensors in the order they come to be, inputs first."""
+        """Names of tensors in the order of their definitions, inputs first."""
         return [i.name for i in self.inputs] + [s.target for s in self.statements if s.target]
 
     def source(self) -> str:
-        """The program as a function of Python."""
+        """Return the program as the text of a Python function."""
         lines = [f"def program({', '.join(i.name for i in self.inputs)}):"]
         lines += [f"    {statement}" for statement in self.statements]
         return "\n".join([*lines, f"    return {', '.join(self.names)},"]) + "\n"
 
     def function(self) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """The function; its text is known to tracebacks and to Dynamo."""
+        """Return the compiled function; tracebacks and Dynamo can read its text."""
         source, file = self.source(), f"<random program {self.seed}, {len(self.statements)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         scope: dict[str, Any] = dict(PRELUDE)
@@ -94,7 +94,7 @@ class Program:
         return made
 
     def without(self, dropped: Statement) -> Program:
-        """The program without a statement and without what depends on it."""
+        """Return the program without a statement and the statements that depend on it."""
         gone = {dropped.target} - {""}
         kept = []
         for statement in self.statements:
@@ -118,7 +118,7 @@ def execute(statement: Statement, scope: dict[str, torch.Tensor]) -> None:
 
 
 def input_tensors(program: Program, device: str) -> dict[str, torch.Tensor]:
-    """The inputs on a device."""
+    """Return the inputs on a device, by name."""
     given: dict[str, torch.Tensor] = {}
     for i in program.inputs:
         given[i.name] = i.make().to(device)
@@ -128,5 +128,5 @@ def input_tensors(program: Program, device: str) -> dict[str, torch.Tensor]:
 
 
 def ordered(scope: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
-    """Tensors by name."""
+    """Return the tensors in the order of ``names``."""
     return [scope[name] for name in names]

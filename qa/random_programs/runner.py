@@ -1,4 +1,4 @@
-"""Seeds run in worker processes, half of them under each of the number modes."""
+"""Runs seeds in worker processes, half of them in each number mode."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 NUMERICS = ("dl16", "ieee")
 PROGRAMS_PER_PROCESS = 100
 FINDS = ("different", "crashed")
-"""Kinds of outcomes that are defects of ours."""
+"""Kinds of outcomes that are defects of this package."""
 KINDS = ("functions", "training")
-"""What a seed is: a function (:mod:`.generate`) or a training step (:mod:`.training`)."""
+"""Kinds of programs: a function (:mod:`.generate`) or a training step (:mod:`.training`)."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def run_seed(kind: str, seed: int) -> Outcome:
-    """Generate, run, and shrink if it fails; in a worker process."""
+    """Generate and run a program and shrink a failing one; runs in a worker process."""
     numerics = os.environ["SPYRE_NUMERICS"]
     text, failure = _run_step(seed) if kind == "training" else _run_function(seed)
     if failure is None:
@@ -72,8 +72,8 @@ def _start_worker(numerics: str) -> None:
 
     torch.set_num_threads(1)
     torch._inductor.config.force_disable_caches = True
-    # Nobody asks how long guards take, which Dynamo measures after emptying the processor's caches,
-    # nor does collecting what stays for ever help: together a third of a program's time.
+    # Dynamo empties the processor's caches to measure its guards, and collections visit permanent
+    # objects: without both, a program takes a third less time.
     guards.profile_guard_manager = lambda *_: 0.0
     gc.collect()
     gc.freeze()
@@ -81,7 +81,7 @@ def _start_worker(numerics: str) -> None:
 
 
 def outcomes(first: int, count: int, jobs: int, kind: str = KINDS[0]) -> Iterator[Outcome]:
-    """Outcomes of ``count`` seeds from ``first``, half of them under each of the number modes."""
+    """Yield outcomes of ``count`` seeds from ``first``, half of them in each number mode."""
     for turn, numerics in enumerate(NUMERICS):
         seeds = range(first + turn, first + count, len(NUMERICS))
         # Fresh processes now and then: compiled code is never unloaded. Fresh pools, because one
@@ -93,6 +93,6 @@ def outcomes(first: int, count: int, jobs: int, kind: str = KINDS[0]) -> Iterato
 
 
 def batches(seeds: range, size: int) -> Iterator[range]:
-    """``seeds`` in pieces of ``size``, the last one as long as what is left."""
+    """Split ``seeds`` into pieces of ``size``; the last one may be shorter."""
     for first in range(0, len(seeds), size):
         yield seeds[first : first + size]

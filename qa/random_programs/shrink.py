@@ -1,4 +1,4 @@
-"""The smallest program that still fails in the same way."""
+"""Shrinks a program to one without unneeded statements that fails in the same way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from qa.random_programs.programs import Program
 
 
 def shrunk(program: Program, failure: Failure) -> tuple[Program, Failure]:
-    """Drop statements, the last first, as long as the failure stays."""
+    """Drop statements, the last first, as long as a failure of the same signature remains."""
     shorter = True
     while shorter:
         shorter = False

@@ -1,11 +1,10 @@
-"""Random training steps by seed: layers, a loss, hooks; forward and backward beside the CPU.
+"""Random training steps by seed: layers, a loss, hooks; forward and backward against the CPU.
 
-Layers are proposed, tried on the CPU and kept if they run there, as statements are in
-:mod:`.generate`. The step runs in float64 on the CPU, which is the reference, in its own dtype on
-the CPU, whose error is the measure, and on the card. Compared are the result of every layer's end,
-the loss, the gradients of the input and of all parameters, and the buffers. Losses whose targets
-are all ignored, whose weights are zero and whose batch is empty are among them: there the CPU's
-NaN have to be the card's, and where the CPU has numbers the card may not have NaN.
+Layers are drawn, tried on the CPU and kept if they run there, like statements in :mod:`.generate`.
+The step runs on the CPU in float64 as the reference, on the CPU in the step's dtype, whose error
+scales the bound, and on the card. The results of all layers, the loss, the gradients of the input
+and of all parameters, and the buffers are compared. Some losses have only ignored targets, weights
+of zero or an empty batch: where the CPU has NaN, the card must have NaN, and nowhere else.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Tensor = torch.Tensor
 MOST_ELEMENTS = 20_000
 WIDTHS = (1, 2, 3, 5, 8, 16, 31, 32, 33, 63, 64, 65, 96)
 SLACK = {FLOAT: 2.0**-13, HALF: 2.0**-5}
-"""Allowed difference relative to the largest value, beside `TIMES` the CPU's error."""
+"""Allowed difference relative to the largest value, in addition to `TIMES` the CPU's error."""
 TIMES = 16
 IGNORED = -100
 
@@ -326,7 +325,7 @@ def _differences(
             if not (expected is None and ours is None):
                 yield name, f"{_kind(ours)}, on the CPU {_kind(theirs)}"
             continue
-        # Terms of a loss are about 1, whatever their sum is; gradients are sums of the largest.
+        # Terms of a loss are about 1 also if their sum is small; gradients sum the largest terms.
         scale = 2.0**-4 if name == "loss" else 2.0**-10 * max(largest, 1.0)
         text = _difference(dtype, expected, theirs, ours, max(_size(expected), scale))
         if text:

@@ -22,14 +22,14 @@ from spyre.runtime.run.session import run, session_of
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "bundles"
 OUTCOMES = ("refused", "error found", "warning found", "other output", "silent", "MISSED")
 KINDS = [*CHANGES, *["map stride"] * 20]
-"""Few cases have maps: those that do get mostly these."""
+"""Kinds of changes to draw from; "map stride" is repeated because few cases have maps."""
 MAX_FILES = 40
-"""Cases of more files are left out: copying them takes longer than running them."""
+"""Most files of a case: copying more takes longer than running them."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """A case with its unchanged outputs and what the sanitizer says of it anyway."""
+    """A case, its outputs, and the sanitizer's findings for the unchanged program."""
 
     case: Case
     outputs: tuple[bytes, ...]
@@ -81,14 +81,14 @@ def _originals(root: Path, count: int, rng: random.Random, device: Device) -> It
 
 
 def _has_loop(path: Path) -> bool:
-    """Loops are rare and have most to go wrong: all of these cases are taken."""
+    """Return True if a case has a loop; loops are rare and error-prone, so all are used."""
     return any("affine_map" in module.read_text() for module in path.rglob("bundle.mlir"))
 
 
 def _try(
     original: Original, kind: str, rng: random.Random, device: Device, place: Path
 ) -> tuple[str, str] | None:
-    """Outcome and remark of one mutant; None when the change does not apply."""
+    """Return outcome and remark of one mutant; None if the change does not apply."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(original.case.directory, place, ignore=shutil.ignore_patterns("*.npz"))
     kernel = rng.choice([launch.bundle for launch in original.case.spec.launches])
@@ -110,7 +110,7 @@ def _try(
 
 
 def _outside(case: Case, device: Device) -> str:
-    """The first place where a mutant leaves its arguments, "" if none does."""
+    """Describe the first access of a mutant outside its arguments; "" if there is none."""
     session = session_of(device)
     with session.placed(session.describe(case)) as placement:
         placement.fill()

@@ -1,4 +1,4 @@
-"""One change to the files of a kernel. A change that finds nothing to do returns False."""
+"""Changes to the files of a kernel; each returns False if it does not apply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Callable[[random.Random, Path], bool]
 
 
 def in_sdsc(change: Callable[[random.Random, Tree, Tree], bool]) -> Change:
-    """A change of one SDSC file: gets the outer object and its DSC."""
+    """Apply ``change`` to a random SDSC file; it gets the outer object and its DSC."""
 
     def apply(rng: random.Random, directory: Path) -> bool:
         file = rng.choice(sorted(directory.glob("sdsc_*.json")))
@@ -38,7 +38,7 @@ def _starts(node: Tree) -> dict[str, str]:
 
 @in_sdsc
 def literal_address(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
-    """One or all literal starts of a tensor moved (HBM or LX)."""
+    """Move one or all literal start addresses of a tensor (HBM or LX)."""
     nodes = [n for n in dsc["scheduleTree_"] if not n.get("isStartAddrSymbolic_")]
     if not nodes:
         return False
@@ -51,7 +51,7 @@ def literal_address(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
 
 @in_sdsc
 def symbol_order(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
-    """Two symbols (or literal starts) of cores or tensors exchanged."""
+    """Exchange two symbols (or literal starts) of cores or tensors."""
     nodes = [n for n in dsc["scheduleTree_"] if n.get("component_") == "hbm"]
     if not nodes:
         return False
@@ -65,7 +65,7 @@ def symbol_order(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
 
 @in_sdsc
 def gap(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
-    """A gap added, taken away or changed."""
+    """Add, remove or change a gap."""
     node = rng.choice(dsc["scheduleTree_"])
     gaps = node.setdefault("backGapCore_", {})
     dim = rng.choice(node["layoutDimOrder_"])
@@ -80,7 +80,7 @@ def gap(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
 
 @in_sdsc
 def extent(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
-    """An extent changed, in N_ alone or wherever it stands."""
+    """Change an extent, in N_ alone or in the stages too."""
     dims = [key for key, value in dsc["N_"].items() if isinstance(value, int)]
     dim, factor = rng.choice(dims), rng.choice((0.5, 2))
     places = [dsc["N_"]]
@@ -94,7 +94,7 @@ def extent(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
 
 @in_sdsc
 def scale(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
-    """One scale of one tensor."""
+    """Change one scale of one tensor."""
     scales = rng.choice(dsc["labeledDs_"])["scale_"]
     if not scales:
         return False
@@ -105,7 +105,7 @@ def scale(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
 
 @in_sdsc
 def core_slices(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
-    """The work slices of two cores exchanged, or one core's made another's."""
+    """Exchange the work slices of two cores, or give one core the other's."""
     slices = outer["coreIdToWkSlice_"]
     if len(slices) < 2:
         return False
@@ -119,7 +119,7 @@ def core_slices(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
 
 @in_sdsc
 def layout_order(rng: random.Random, outer: Tree, dsc: Tree) -> bool:
-    """Two dims of a tensor's order in memory exchanged: other pitches."""
+    """Exchange two dims of a tensor's order in memory, which changes its pitches."""
     info = rng.choice(list(dsc["primaryDsInfo_"].values()))
     order = info["layoutDimOrder_"]
     if len(order) < 2:
@@ -150,20 +150,20 @@ def _replace_number(
 
 
 def map_stride(rng: random.Random, directory: Path) -> bool:
-    """A coefficient of an affine map."""
+    """Change a coefficient of an affine map."""
     factor, step = rng.choice(FACTORS), rng.choice(STEPS)
     change = (lambda n: int(n * factor)) if rng.random() < 0.6 else (lambda n: n + step)
     return _replace_number(rng, directory, r"(\d+) ?\* ?d\d", change)
 
 
 def constant(rng: random.Random, directory: Path) -> bool:
-    """A constant of bundle.mlir: an offset of a core, a bound of a loop."""
+    """Change a constant of bundle.mlir: an offset of a core, a bound of a loop."""
     step = rng.choice((*STEPS, -1, 1))
     return _replace_number(rng, directory, r"arith\.constant (\d+) : index", lambda n: n + step)
 
 
 def operand_order(rng: random.Random, directory: Path) -> bool:
-    """Two operands of an execute exchanged."""
+    """Exchange two operands of an execute."""
     module = directory / "bundle.mlir"
     text = module.read_text()
     places = [m for m in re.finditer(r"sdsc_execute \(([^)]*)\)", text) if "," in m[1]]

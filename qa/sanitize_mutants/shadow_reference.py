@@ -1,9 +1,9 @@
-"""The sanitizer's checks of accesses, stick by stick: the slow reference of the checking driver.
+"""Slow reference of the sanitizer's access checks, stick by stick.
 
-Sticks come from the address of every element, cores and executions are taken one after another.
-Knows the direct accesses of elementwise operations, reductions, matmuls and windows; restickify
-stops at stored extents, indirect accesses depend on data, and shuffles look into other cores'
-scratchpads: none of these is modelled here.
+Sticks are computed from the address of every element; cores and executions follow one another.
+It models the direct accesses of elementwise operations, reductions, matmuls and windows, but not
+restickify, which stops at stored extents, indirect accesses, which depend on data, nor shuffles,
+which read other cores' scratchpads.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from spyre.mlir.operation import Component, Operation, Tensor
 
 STICK_BYTES = 128
 Range = tuple[int, int]
-"""First and last stick of what a core touches of a tensor."""
+"""First and last stick that a core touches of a tensor."""
 
 
 @dataclass
 class ShadowReference:
-    """Who wrote every stick: (execution, core) by stick number; LX sticks with their range too.
+    """Writer (execution, core) of every stick by stick number; for LX sticks the range too.
 
     ``counts``: sticks per (tensor, code) found so far.
     """
@@ -41,13 +41,13 @@ class ShadowReference:
     executions: int = 0
 
     def upload(self, address_bytes: int, size_bytes: int) -> None:
-        """The host writes a range."""
+        """Record that the host writes a range."""
         for stick in range(address_bytes // STICK_BYTES, -(-(address_bytes + size_bytes) // 128)):
             self.writers[stick] = (0, -1)
             self.ranges.pop(stick, None)
 
     def execute(self, op: Operation, starts: Int64Array) -> None:
-        """One execution; ``starts``: byte addresses, [operand, core]."""
+        """Check one execution; ``starts``: byte addresses, [operand, core]."""
         self.executions += 1
         inputs = len(op.tensors) - len(op.outputs)
         for k in range(inputs):
@@ -98,7 +98,7 @@ def _torn(written: Range | None, read: Range) -> bool:
 def _distinct(
     op: Operation, operand: int, starts: Int64Array, output: Tensor | None
 ) -> Iterator[tuple[int, list[int]]]:
-    """(core, sticks) per core; equal ranges once: of all cores, or of those that count as one."""
+    """Yield (core, sticks) per core, equal ones once per slice of ``output`` (None: once)."""
     seen = set()
     for position, offsets in enumerate(distinct_offsets(op, operand)):
         core = position if output is None else _canonical(op, position, output)
@@ -110,8 +110,8 @@ def _distinct(
 
 
 def distinct_offsets(op: Operation, operand: int) -> Iterator[Int64Array]:
-    """For every core, bytes from its start to the elements it touches: each once, ascending."""
-    # Only what lies under a window differs from core to core: padding cuts it at the edges.
+    """Yield per core the offsets of the elements it touches, in bytes, distinct and ascending."""
+    # Only elements under a window differ between cores, because padding cuts windows at the edges.
     windowed = bool(op.windows) and operand == 0
     offsets = np.unique(visited_offsets(op, operand, 0))
     for position in range(len(op.cores)):
@@ -119,7 +119,7 @@ def distinct_offsets(op: Operation, operand: int) -> Iterator[Int64Array]:
 
 
 def visited_offsets(op: Operation, operand: int, position: int) -> Int64Array:
-    """Bytes from the core's start to every element it touches; padding of windows left out."""
+    """Return byte offsets from the core's start of all elements it touches, without padding."""
     local, tensor = local_coordinates(op), op.tensors[operand]
     if operand or not op.windows:
         return _offsets(op, tensor, local).ravel()
@@ -128,14 +128,14 @@ def visited_offsets(op: Operation, operand: int, position: int) -> Int64Array:
 
 
 def _offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64Array:
-    """Bytes from the core's start to elements of any size."""
+    """Return byte offsets from the core's start of elements of any size in bits."""
     sticks = element_offsets(op, replace(tensor, word_length_bytes=0), local)
     places = element_offsets(op, replace(tensor, word_length_bytes=1), local) - sticks
     return sticks + places * bits_of(tensor) // 8
 
 
 def _canonical(op: Operation, position: int, output: Tensor) -> int:
-    """The first core with the same slices along the dims the output holds."""
+    """Return the first core with the same slices along the dims of the output."""
     output_dims = [dim for dim in op.dims if output.holds(dim)]
 
     def slice_of(core: int) -> list[int]:

@@ -1,8 +1,7 @@
-"""Independently of the sanitizer: does a program touch anything but its own arguments?
+"""Finds accesses of a program outside its arguments, independently of the sanitizer.
 
-Which argument an address belongs to is found by moving the arguments: the one whose move moves the
-address. Elements come from the reference's address rule, one at a time; nothing of plans, boxes or
-shadow memory is used.
+An address belongs to the argument whose move changes it. Elements are visited one at a time by the
+reference's address rule, without plans, boxes or shadow memory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MOVE = 1 << 20
 
 @dataclass(frozen=True)
 class Outside:
-    """A tensor of an execute that touches ``address`` outside of what its address belongs to."""
+    """An access of an execute's tensor at ``address``, outside the argument it belongs to."""
 
     execute: int
     tensor: str
@@ -42,7 +41,7 @@ class Outside:
 
 
 def find_outside(bundle: Bundle, kernel: Kernel, launch: Launch) -> Iterator[Outside]:
-    """Every operand of every execute that leaves its argument, pool or scratchpad."""
+    """Yield every operand of every execute that leaves its argument, pool or scratchpad."""
     ranges = _ranges(launch)
     binding = kernel.bind(launch)
     program = bundle.program
@@ -77,7 +76,7 @@ def _ranges(launch: Launch) -> dict[str, tuple[int, int]]:
 def _owners(
     execute: Execute, tensor: Tensor, values: np.ndarray, moved: Mapping[str, np.ndarray]
 ) -> list[str | None]:
-    """Per core the parameter that moves the start address."""
+    """Return for each core the parameter whose move changes the start address, if it is one."""
     if not tensor.symbolic:
         return [None] * len(tensor.starts)
     column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
@@ -122,7 +121,7 @@ def _leaving(
 
 
 def visited_offsets(op: Operation, tensor: Tensor, position: int) -> np.ndarray:
-    """Offsets of the elements a core visits; a restickify stops at the stored extents."""
+    """Return offsets of the elements a core visits; a restickify stops at the stored extents."""
     if op.windows:
         return windowed_offsets(op, op.tensors.index(tensor), position)
     local = local_coordinates(op)

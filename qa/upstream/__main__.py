@@ -1,8 +1,8 @@
-"""Run torch's own tests of a device on "spyre", from a checkout of torch.
+"""Run torch's device tests on "spyre", from a checkout of torch.
 
-A test passes, is skipped, needs a dtype or layout the card has not, is refused by code, or fails.
-What fails runs again on the CPU: where it fails there too, it is torch's matter, or that of its
-version. Exit codes: 0 when nothing else fails, 1 when something does, 2 when nothing could run.
+A test passes, is skipped, needs a dtype or layout without device format, is refused by code, or
+fails. A failed test runs again on the CPU; if it fails there too, torch is at fault. Exit codes: 0
+if no other test fails, 1 if one does, 2 if nothing could run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from qa.opinfo.__main__ import piece_of
 from qa.opinfo.refusals import REFUSAL
 
 TEMPLATE = "inductor"
-"""What stands for the common template among the names of files."""
+"""Name of the common template among the names of files."""
 FILES = (TEMPLATE, "test_tensor_creation_ops.py", "test_view_ops.py", "test_indexing.py")
-"""Files whose tests are made for every device."""
+"""Files whose tests torch generates for every device."""
 DEVICE = "UPSTREAM_DEVICE"
 PLUGIN = "qa.upstream.default_device"
 FAILED, TORCH = "failed", "failed on the CPU too"
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
-    """Run one file, print what became of its tests, return how many failures are ours."""
+    """Run one file, print its outcomes, and return the number of failures that are not torch's."""
     file = Path(options.pytorch, "test", name)
     if name == TEMPLATE:
         file = Path(__file__).with_name("template.py")
@@ -57,7 +57,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
 
 
 def on_device(file: Path, choice: Choice, is_default: bool = False) -> Outcomes:
-    """What becomes of the file's tests, by name; ``is_default``: where they name no device too."""
+    """Return a file's outcomes by test; ``is_default``: tests without a device use this one."""
     outcomes = _outcomes(file, choice, "spyre", is_default)
     found = {test: classified(outcome) for test, outcome in outcomes.items()}
     failed = [test for test, one in found.items() if one.result == FAILED]
@@ -70,13 +70,13 @@ def on_device(file: Path, choice: Choice, is_default: bool = False) -> Outcomes:
 
 
 def _on_cpu(test: str) -> str:
-    """The name of a test's variant for the CPU."""
+    """Return the name of a test's variant for the CPU."""
     name = re.sub(r"_(spyre|privateuse1)(?=_|$)", "_cpu", test)
     return re.sub(r"(PRIVATEUSE1|SPYRE)(?=::)", "CPU", name)
 
 
 def _outcomes(file: Path, choice: Choice, device: str, is_default: bool) -> Outcomes:
-    """Only tests for the device named; none when none is chosen."""
+    """Run the tests for ``device``; an empty choice runs none."""
     if choice.only == ():
         return {}
     kind = "privateuse1" if device == "spyre" else device
@@ -87,7 +87,7 @@ def _outcomes(file: Path, choice: Choice, device: str, is_default: bool) -> Outc
 
 
 def classified(outcome: Outcome) -> Outcome:
-    """A failure by what the error says: what the card has not, a refusal by code, or wrong."""
+    """Classify a failure by its error: an unsupported dtype or layout, a refusal, or a failure."""
     if outcome.result != FAILED:
         return outcome
     if REFUSAL.search(outcome.why):

@@ -1,4 +1,4 @@
-"""A plugin of pytest: tensors for which a test names no device are made on the one under test."""
+"""A pytest plugin: tensors without a device in the test are made on the device under test."""
 
 from __future__ import annotations
 

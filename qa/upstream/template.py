@@ -1,9 +1,9 @@
 """The common template of Inductor's tests (``CommonTemplate``) for "spyre", or for the CPU.
 
-Collected by pytest in a process of its own, with a checkout of torch named by ``PYTORCH_CHECKOUT``.
-A test that gives a function and its inputs (``self.common``) is judged by the CPU in eager mode;
-one that compares by itself is left alone. Checks of the code that Inductor writes are not made: it
-is other code. Tests of AOTInductor, which writes libraries of machine code, are left out.
+Collected by pytest in a separate process; ``PYTORCH_CHECKOUT`` is the path of torch's checkout. A
+test that calls ``self.common`` with a function and its inputs is compared with the CPU in eager
+mode; other tests are unchanged. Checks of the code that Inductor writes are skipped, because the
+device's code differs. Tests of AOTInductor, which writes libraries of machine code, are left out.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch.testing._internal.common_utils import TestCase
 FOLDER = Path(os.environ["PYTORCH_CHECKOUT"], "test", "inductor")
 DEVICE = os.environ["UPSTREAM_DEVICE"]
 TOLERANCES: dict[torch.dtype, float] = {torch.float16: 2.0**-7, torch.bfloat16: 2.0**-6}
-"""Relative and absolute, of results in 16 bits: several roundings to 9 fraction bits."""
+"""Relative and absolute tolerance of 16-bit results: several roundings to 9 fraction bits."""
 SINGLE = 1e-3
-"""Of float32: the template's inputs are sums and products of up to a thousand numbers."""
+"""Tolerance of float32: the template sums and multiplies up to a thousand numbers."""
 
 
 def _loaded() -> Any:
-    """The module of the checkout up to its classes for devices.
+    """Load the module of the checkout up to its classes for devices.
 
-    Another release of torch may lack what it imports: only tests that use that fail.
+    Its imports may be missing in another release of torch; only tests that use them fail.
     """
     sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
     path = FOLDER / "test_torchinductor.py"
@@ -55,7 +55,7 @@ def common(
     kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> None:
-    """Compare the compiled function with eager mode on the CPU, its results and inputs."""
+    """Compare results and inputs of the compiled function with eager mode on the CPU."""
     torch._dynamo.reset()
     given = (tuple(inputs), kwargs or {})
     there, here = (torch.utils._pytree.tree_map(_copied_to(d), given) for d in (DEVICE, "cpu"))
@@ -93,7 +93,7 @@ def _compare(found: Any, wanted: Any, options: dict[str, Any]) -> None:
 
 
 class Template(TestCase):
-    """Tests of the template, with what they read of the class they are copied to."""
+    """Tests of the template, with the attributes that they read of their class."""
 
     device = DEVICE
     common = common

@@ -1,7 +1,7 @@
-"""`python -m qa.wrong_arguments --count N`: exits 1 if a wrong call is computed, crashes, or ends
-in another error than the CPU's.
+"""`python -m qa.wrong_arguments --count N`: exits 1 if a wrong call is computed, crashes, or raises
+another error than on the CPU.
 
-Every seed is one call. Calls run in processes of their own, so that a crash is one find.
+Every seed is one call. Calls run in separate processes, so that a crash is one find.
 """
 
 from __future__ import annotations

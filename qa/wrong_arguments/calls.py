@@ -1,8 +1,8 @@
-"""Calls by seed: an operator with a kernel on the card, and arguments of which one is wrong.
+"""Calls by seed: an operator with a kernel on the card, with one wrong argument.
 
-Right arguments are those that torch's own samples of operators (OpInfo) lead to. One is then
-changed: a size, the rank, the dtype, the device, a dim, an index, a number, or the tensor given for
-the result. Every fourth seed is one of the wrong calls that torch lists itself.
+Right arguments are recorded from torch's samples of operators (OpInfo). Then one is changed: a
+size, the rank, the dtype, the device, a dim, an index, a number, or the tensor for the result.
+Every fourth seed is one of the wrong calls that torch lists.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def random_call(seed: int) -> Call:
 
 
 def _listed_call(op: Any, draw: random.Random) -> Call | None:
-    """One of torch's own wrong calls of an operator, if there are any that need no other device."""
+    """Return one of torch's wrong calls of an operator, or None without any for the CPU."""
     if op.error_inputs_func is None:
         return None
     try:
@@ -130,7 +130,7 @@ def _changed_call(op: Any, draw: random.Random) -> Call | None:
 
 @cache
 def _calls_of(name: str, dtype: torch.dtype) -> list[Call]:
-    """Calls of operators with kernels that some of torch's samples lead to."""
+    """Return the calls of operators with kernels that some of torch's samples make."""
     recorded, op = _Recorded(), operator_samples()[name]
     torch.manual_seed(0)
     try:
@@ -152,7 +152,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def _with_out(call: Call, draw: random.Random) -> Call | None:
-    """The call with a result that is given, of a wrong dtype or sizes."""
+    """Return the call with an ``out`` tensor of a wrong dtype or wrong sizes."""
     if call.function._schema.is_mutable:
         return None
     variant = _out_variant(call.function)
@@ -164,7 +164,7 @@ def _with_out(call: Call, draw: random.Random) -> Call | None:
 
 
 def _out_variant(op: Any) -> Any:
-    """The overload with the same arguments and one tensor for the result, or None."""
+    """Return the overload with the same arguments and ``out``, or None."""
     packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::"))
     wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
     for overload in map(packet.__getattr__, packet.overloads()):
@@ -236,7 +236,7 @@ def _wrong_tensor(x: torch.Tensor, draw: random.Random) -> tuple[torch.Tensor, s
 
 
 def _with_wrong_index(x: torch.Tensor, draw: random.Random) -> torch.Tensor:
-    """``x`` with one element that is no index of anything, or counts from the end."""
+    """Return ``x`` with one element that is out of range or counts from the end."""
     wrong = x.clone()
     wrong.view(-1)[draw.randrange(x.numel())] = draw.choice((-1, -500, 1000))
     return wrong

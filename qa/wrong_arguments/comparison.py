@@ -1,4 +1,4 @@
-"""A wrong call on the CPU and on the card, and how the two errors compare."""
+"""Runs a wrong call on the CPU and on the card, and compares the two errors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from qa.wrong_arguments.calls import Call, random_call
 from spyre.torch_backend.compat import is_dense
 
 FINDS = ("computed", "other", "uncoded", "crashed")
-"""Kinds of outcomes that are defects of ours."""
+"""Kinds of outcomes that are defects of this package."""
 NO_KERNEL = "not implemented for"
 UNSUPPORTED = ("SPY311", "SPY901", "SPY906")
-"""Codes of dtypes, values and layouts that the card does not hold."""
+"""Codes of dtypes, values and layouts that the card does not support."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def outcome_of(seed: int) -> Outcome:
-    """Return how the call of a seed compares."""
+    """Run the call of a seed on both devices and return the outcome."""
     call = random_call(seed)
     return compared(seed, call, error_of(call, "cpu"), error_of(call, "spyre"))
 
@@ -67,7 +67,7 @@ def error_of(call: Call, device: str) -> Exception | None:
 
 
 def _copy(x: torch.Tensor, device: str) -> torch.Tensor:
-    """A copy with the same strides, also of a tensor that repeats its elements."""
+    """Return a copy with the same strides, also of a tensor with overlapping elements."""
     if is_dense(x):
         return x.detach().clone().to(device)
     storage = x.detach().as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,), 0).clone()
@@ -75,7 +75,7 @@ def _copy(x: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def compared(seed: int, call: Call, cpu: Exception | None, card: Exception | None) -> Outcome:
-    """Return how two errors of a call compare."""
+    """Compare two errors of a call and return the outcome."""
     shown = f"{call}\n  CPU:  {described(cpu)}\n  card: {described(card)}"
     code = re.search(r"SPY\d{3}", str(card))
     if code is not None and code[0] in UNSUPPORTED:
@@ -97,7 +97,7 @@ NAMED_INDEX = re.compile(r"index -?\d+ is out of bounds for dimension \w+ with s
 
 
 def _where_the_cpu_computes(cpu: Exception | None, card: Exception | None, is_coded: bool) -> str:
-    """The kind of a call that the CPU does not refuse, or only has no kernel for."""
+    """Return the kind of a call that the CPU accepts, or only has no kernel for."""
     if card is None:
         return "taken" if cpu is None else "wider"
     if str(card).startswith("The size of tensor a"):
@@ -108,7 +108,7 @@ def _where_the_cpu_computes(cpu: Exception | None, card: Exception | None, is_co
 
 
 def _plain(error: Exception) -> str:
-    """The text of an error without devices."""
+    """Return the text of an error without names of devices."""
     text = re.sub(r"spyre(:\d+)?|PrivateUse1|cpu(:\d+)?|CPU", "device", str(error))
     return re.sub(r"\s+", " ", text).strip()
 

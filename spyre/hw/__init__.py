@@ -1,1 +1,1 @@
-"""What the card does: formats, memory, core plans and compiled kernels."""
+"""The simulated card: formats, memory, core plans and compiled kernels."""

@@ -33,7 +33,7 @@ class Axis:
         return Axis(self.extent // inner, outer), Axis(inner, self.pitches)
 
     def continues(self, inner: Axis) -> bool:
-        """Whether a step of this axis is as long as the whole of ``inner``, in every space."""
+        """Return True if a step of this axis is as long as all of ``inner``, in every space."""
         pairs = zip(self.pitches, inner.pitches, strict=True)
         return all(mine == its * inner.extent for mine, its in pairs)
 

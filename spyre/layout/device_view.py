@@ -78,7 +78,7 @@ def joined(dim: Sequence[Factor], lanes: int) -> tuple[Factor, ...]:
 
 
 def _continues(outer: Factor, inner: Factor, lanes: int) -> bool:
-    """Whether a step of ``outer`` is as long as the whole of ``inner``."""
+    """Return True if a step of ``outer`` is as long as all of ``inner``."""
     if not inner.lane:
         return outer.pitch_bytes == inner.extent * inner.pitch_bytes
     if inner.extent % lanes or not outer.pitch_bytes:
@@ -358,7 +358,7 @@ def _checked(
 
 
 def _covers_lanes(dims: list[tuple[Factor, ...]], extent: int, lanes: int) -> bool:
-    """Whether all elements of the view's sticks belong to the view."""
+    """Return True if all elements of the view's sticks belong to the view."""
     lane = next((f for dim in dims for f in dim if f.lane), None)
     if lane is None:
         return extent == 1
@@ -366,7 +366,7 @@ def _covers_lanes(dims: list[tuple[Factor, ...]], extent: int, lanes: int) -> bo
 
 
 def _is_nested(view: DeviceView) -> bool:
-    """Whether the sorted pitches divide each other, so that no two elements share an address."""
+    """Return True if sorted pitches divide each other, so that no elements share an address."""
     lanes = view.elements_per_stick
     steps = sorted(
         (f.pitch_bytes, -(-f.extent // lanes) if f.lane else f.extent)

@@ -75,7 +75,7 @@ def transfer_geometry(
 def exact_geometry(
     layout: SpyreTensorLayout, dma_sizes: Sequence[int], dma_strides: Sequence[int]
 ) -> TransferGeometry:
-    """As `transfer_geometry`, but only ``exact`` ones, for callers that need single host dims.
+    """Like `transfer_geometry`, but only ``exact`` ones, for callers that need single host dims.
 
     LaunchError SPY322 and SPY810 for the others.
     """
@@ -101,7 +101,7 @@ def fold_sizes(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_parted(geometry: TransferGeometry, host_strides: Sequence[int]) -> bool:
-    """Whether a storage with ``host_strides`` separates dims that the geometry walks as one."""
+    """Return True if a storage with ``host_strides`` separates dims that the geometry joins."""
     sizes, strides = geometry.folded_sizes, geometry.host_strides
     return any(
         host_strides[dim] * strides[inner] != host_strides[inner] * strides[dim]

@@ -75,7 +75,7 @@ class Bundle:
         return {name: inspect_sdsc(sdsc, self.path_of(name)) for name, sdsc in self.sdscs.items()}
 
     def path_of(self, filename: str) -> str:
-        """How diagnostics name a file of the bundle."""
+        """Return the name of a file of the bundle in diagnostics."""
         return str(self.directory / filename)
 
     def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""What one operation is, for people: iteration space, cores, operands in memory, constants.
+"""Describes an operation for readers: iteration space, cores, operands in memory, constants.
 
 ``explain_operation`` gives the text that ``spyre-run --explain`` prints and golden tests compare.
 Reads only the :class:`Operation`. Extents count elements.

@@ -1,1 +1,1 @@
-"""How work reaches the card: arguments, transfers, launches."""
+"""Submission of work to the card: arguments, transfers, launches."""

@@ -72,7 +72,7 @@ class DmaEngine:
         return self.device.memory.read(address_bytes, size_bytes)
 
     def check(self, tensor: DeviceTensor) -> None:
-        """Raise what a copy to ``tensor`` raises for its layout and formats, see `to_device`."""
+        """Raise the errors of `to_device` for the layout and formats of ``tensor``."""
         extents = (tensor.layout, tensor.sizes, tensor.strides, tensor.strides)
         plan_transfer(*extents, tensor.dtype, self.device.numerics, True)
 

@@ -213,7 +213,7 @@ class TiledExecutes:
 
     @cached_property
     def tiles(self) -> tuple[Tile | None, ...]:
-        """Of each of ``walks``."""
+        """The tile of each of ``walks``, or None."""
         return tuple(make_tile(self.op, walk.tensor, walk.memory) for walk in self.walks)
 
     def execution(self, row: int) -> tuple[MemoryExecute, int]:

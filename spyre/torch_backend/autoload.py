@@ -1,4 +1,4 @@
-"""What ``import torch`` runs: the device gets its name, its module and its kernels.
+"""Entry point of ``import torch``: gives the device its name, its module and its kernels.
 
 Kernels that need the simulated card are imported when they are first called.
 """

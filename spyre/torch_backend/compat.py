@@ -35,8 +35,8 @@ CPU_KEYS = torch._C.DispatchKeySet(DispatchKey.CPU)
 keys of the tensor it is given."""
 
 COMPOSITE_KEYS = torch._C.DispatchKeySet(DispatchKey.PrivateUse3)
-"""Redispatching to it runs what ATen makes of an operation for devices without a kernel of their
-own; the operations it consists of are dispatched as usual."""
+"""Redispatching to it runs ATen's composition of an operation, for devices without a kernel for
+it; the operations of the composition are dispatched as usual."""
 
 reinterpret: Callable[..., torch.Tensor] = torch._C._dynamo.guards._reinterpret_tensor
 """(tensor, size, stride, offset that is added): the same storage seen otherwise, unchecked and
@@ -61,7 +61,7 @@ def register_device(name: str, module: Any) -> None:
 
 
 def register_guard() -> None:
-    """Hooks and guard of PrivateUse1 alone, for a package that gives it name and module itself."""
+    """Register hooks and guard of PrivateUse1, for a package that sets its name and module."""
     from torch.utils.backend_registration import _DummyDeviceGuard, _DummyPrivateUse1Hook
 
     hook, guard = _DummyPrivateUse1Hook(), _DummyDeviceGuard()
@@ -72,7 +72,7 @@ def register_guard() -> None:
 
 
 _registered: list[Any] = []
-"""C++ keeps no reference to what it was given."""
+"""Registered objects, because C++ keeps no reference to them."""
 
 _GUARD_CODE = {
     "x86_64": "b8 14 00 00 00  31 d2  c3",  # mov eax, 20; xor edx, edx; ret
@@ -122,7 +122,7 @@ def _libc10() -> ctypes.CDLL:
 
 
 private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name
-"""What PrivateUse1 is called in this process."""
+"""Returns the name of PrivateUse1 in this process."""
 
 
 @functools.cache
@@ -179,7 +179,7 @@ def is_traced() -> bool:
 
 
 def composed(name: str, *args: Any) -> Any:
-    """Run what torch makes of a composite operation, given by aten name."""
+    """Run torch's composition of a composite operation, given by its aten name."""
     op = operator(name)
     return op.decompose(*args) if is_traced() else op.redispatch(COMPOSITE_KEYS, *args)
 
@@ -336,7 +336,7 @@ def _wrap_method(owner: type | ModuleType, name: str, around: Callable[..., Any]
 
 
 def _wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
-    """As `_wrap_method` of ``torch.Tensor``; subclasses and modes see ``torch.Tensor.NAME``."""
+    """`_wrap_method` for ``torch.Tensor``; subclasses and modes see ``torch.Tensor.NAME``."""
     from torch.overrides import handle_torch_function, has_torch_function_unary
 
     original = getattr(torch.Tensor, name)
@@ -381,7 +381,7 @@ def _wrap_tensor_data(set_data: Callable[..., None]) -> None:
 
 
 def _wrap_function(name: str, around: Callable[..., Any]) -> None:
-    """As `_wrap_method` of ``torch``; torch function modes see ``torch.NAME``."""
+    """`_wrap_method` for ``torch``; torch function modes see ``torch.NAME``."""
     from torch.overrides import handle_torch_function
 
     original = getattr(torch, name)

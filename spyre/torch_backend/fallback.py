@@ -166,7 +166,7 @@ HOST_ARGUMENTS = {
     "aten::lstm": ("batch_sizes",),
     "aten::set_data": ("new_data",),
 }
-"""By operator, the arguments that may be CPU tensors of any size."""
+"""Arguments that may be CPU tensors of any size, by operator."""
 
 
 def check_devices(op: Any, args: Any, kwargs: Any) -> None:
@@ -288,11 +288,11 @@ class FallbackCall:
         self.op = op
         self.signature = signature_of(op)
         self.storages: dict[int, torch.UntypedStorage] = {}
-        """By key of a storage on the card: its copy on the host."""
+        """Copies of storages on the host, by key of the storage on the card."""
         self.parents: dict[int, torch.Tensor] = {}
-        """By key of a storage on the card: a tensor over it."""
+        """Tensors over storages, by key of the storage on the card."""
         self.parts: dict[tuple[Any, ...], torch.Tensor] = {}
-        """By storage key, sizes, strides and offset: views that were copied separately."""
+        """Views that were copied separately, by storage key, sizes, strides and offset."""
         self.written: dict[int, tuple[torch.Tensor, torch.Tensor, bool]] = {}
         """By id of a CPU tensor: the tensor that the operation changes, the CPU tensor, and whether
         that has only the view's elements, not the whole storage.

@@ -102,7 +102,7 @@ def record_values(
 ) -> tuple[tuple[ReferenceValue, ...], tuple[np.ndarray[Any, Any], ...]]:
     """Reference values of ``function`` for ``inputs`` (by argument), and its outputs.
 
-    Floats are computed in float32, whatever the dtype of the inputs, so that the values have no
+    Floats of all dtypes are computed in float32, so that the values have no
     rounding of the device. Equal values (views) are recorded once. Values in which all numbers are
     equal are left out, since any tile of them matches any other. Exceptions of the function
     propagate.

@@ -1,4 +1,4 @@
-"""What counts as a change: the rule, and that a slower quantity is seen among unchanged ones."""
+"""The rule for changes, and that a slower quantity is found among unchanged ones."""
 
 from __future__ import annotations
 

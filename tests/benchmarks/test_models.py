@@ -1,4 +1,4 @@
-"""Small models: what they compute, and that every form of one is measured."""
+"""Small models: their results, and that every form of one is measured."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_section_that_fails_is_no_loss_to_the_others(capsys):
         True,
     )
     assert found.errors == {"bad": "ValueError: no", "absent": "no such checkout"}
-    # what a section had measured before it failed is kept
+    # measurements before the failure of a section are kept
     assert [m.name for m in found.sections["bad"]] == ["x"]
     assert list(found.sections) == ["bad", "good"]
     assert found.reference["good"].keys() >= {"interpreted", "arithmetic", "memory"}

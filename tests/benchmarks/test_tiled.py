@@ -1,4 +1,4 @@
-"""Tiled forms side by side: each is what it says, also after the others were compiled."""
+"""Tiled forms side by side: each keeps its number of tiles after the others were compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: running it in process, and the example bundles."""
+"""Fixtures for tests of the command line: calls within this process, and example bundles."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_wrong_programs(cli, shared_dir, tmp_path):
 
 @pytest.mark.shared
 def test_wrong_programs_replay(cli, shared_dir):
-    """Those of several kernels too: their directory is all that is named."""
+    """Also programs of several kernels; the command line names only their directory."""
     directories = find_cases(shared_dir / "bundles-wrong")
     assert any(len(read_case(directory).spec.launches) > 1 for directory in directories)
     for directory in directories:

@@ -1,4 +1,4 @@
-"""``spyre``: one command whose forms do what ``spyre-run`` does, and a few of its own."""
+"""``spyre``: one command with the forms of ``spyre-run``, and a few additional ones."""
 
 from __future__ import annotations
 

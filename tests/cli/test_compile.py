@@ -1,4 +1,4 @@
-"""`spyre-compile`: exit codes, what it prints, and that `spyre-run` answers as before."""
+"""`spyre-compile`: exit codes, output, and that `spyre-run` answers as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/cli.md describes every option, exit code and JSON key, and shows what is printed."""
+"""docs/cli.md describes every option, exit code and JSON key, and shows the actual output."""
 
 from __future__ import annotations
 

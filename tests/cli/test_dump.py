@@ -1,4 +1,4 @@
-"""`--verify` and `--dump`: what is written replays with the same findings and exit code."""
+"""`--verify` and `--dump`: a written case replays with the same findings and exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = re.compile(r'"host_ns": *\d+')
 
 
 def report(ran) -> dict:
-    """The JSON report without what may differ: times, and where the bundle is."""
+    """Return the JSON report without parts that may differ: times, and the bundle's path."""
     content = json.loads(ran.out)
     content.pop("bundle", None)
     return json.loads(TIMES.sub('"host_ns":0', json.dumps(content)))

@@ -1,6 +1,6 @@
-"""Every pair of an option that writes a file with another option: the file is there, or an error.
+"""Every pair of an option that writes a file with another option: the file exists, or an error.
 
-Also one option at a time with values that nobody means: an answer, never a traceback.
+Also single options with nonsensical values: they end in an answer, never a traceback.
 """
 
 from __future__ import annotations

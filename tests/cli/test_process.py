@@ -71,7 +71,7 @@ def test_running_needs_no_torch():
     ],
 )
 def test_output_that_cannot_be_written(redirection, code):
-    """What was to be said is lost, and the exit code says so; never a traceback."""
+    """The output is lost, which the exit code shows; there is no traceback."""
     command = f"set -o pipefail; {sys.executable} -m spyre.cli.run {SOFTMAX} --check {redirection}"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False

@@ -14,7 +14,7 @@ from tests.runtime.trace.trace_reader import Trace
 
 @pytest.fixture
 def kept(cli, examples, tmp_path):
-    """A kept run of softmax, and what it printed."""
+    """A kept run of softmax, and its output."""
     ran = cli(examples / "softmax", "--profile", "--json")
     file = tmp_path / "kept.json"
     file.write_text(ran.out)
@@ -47,7 +47,7 @@ def test_json(kept):
 
 
 def test_launches_of_a_case(cli, tmp_path):
-    """Kernels have names of their own, executes the numbers of the run's table."""
+    """Kernels have different names, executes the numbers of the run's table."""
     ran = json.loads(cli(write_case(tmp_path / "case"), "--profile", "--json").out)
     rows = ran["profile"]["executes"]
     assert [(row["kernel"], row["label"], row["op"]) for row in rows] == [

@@ -1,4 +1,4 @@
-"""`dxp_standalone`, as torch-spyre's frontends call it: both forms, exit codes, what is left."""
+"""`dxp_standalone`, as torch-spyre's frontends call it: both forms, exit codes, written files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_not_there(dxp, tmp_path: Path) -> None:
 
 
 def test_it_loads_little(softmax: Path) -> None:
-    """It is run for every kernel of a program: what it imports is most of its time."""
+    """It is run for every kernel of a program, and imports take most of its time."""
     code = (
         "import sys\nfrom spyre.cli.standalone import main\n"
         f"assert main(['-d', {str(softmax)!r}]) == 0\n"
@@ -77,7 +77,7 @@ def test_it_loads_little(softmax: Path) -> None:
 def run(monkeypatch: pytest.MonkeyPatch):
     """``run(*arguments)`` is torch-spyre's call, in a process that compiles by itself."""
     started = subprocess.run
-    monkeypatch.setattr(subprocess, "run", started)  # what replaces it goes with the test
+    monkeypatch.setattr(subprocess, "run", started)  # its replacement is undone with the test
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + "/none")
     compile_in_this_process()
     return lambda *words: subprocess.run(["dxp_standalone", *map(str, words)], check=True)

@@ -1,4 +1,4 @@
-"""`--trace` and `--commands`: what is recorded of runs of bundles and cases."""
+"""`--trace` and `--commands`: records of runs of bundles and cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture
 def traced(cli, tmp_path):
-    """``traced(*arguments)`` runs the command line with a trace; what ran and what it shows."""
+    """``traced(*arguments)`` runs the command line with a trace; returns the run and the trace."""
 
     def run(*arguments):
         file = tmp_path / "out.json"

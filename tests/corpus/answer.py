@@ -1,4 +1,4 @@
-"""What `spyre-run` answers to a case: everything it prints, and its exit code."""
+"""The answer of `spyre-run` to a case: its whole output and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SDSCs that break a rule: the patches of ``tests/mlir/bad_sdsc``, and what only building shows."""
+"""SDSCs that break a rule: patches of ``tests/mlir/bad_sdsc``, and built ones."""
 
 from __future__ import annotations
 

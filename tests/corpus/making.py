@@ -1,4 +1,4 @@
-"""What a case of the corpus is made of: a good bundle, edits that spoil it, and a command line."""
+"""Parts of a corpus case: a good bundle, edits that damage it, and a command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Edit = Callable[[Path], None]
 
 
 class Stage(StrEnum):
-    """Where a fault is found."""
+    """Stage at which a fault is found."""
 
     PARSE = "parse"
     CHECK = "check"

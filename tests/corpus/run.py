@@ -1,4 +1,4 @@
-"""What planning refuses, and what faults or differs once a bundle runs."""
+"""Cases that planning refuses, or that fault or differ when the bundle runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `spyre-run --sanitize` finds: programs that run, and are wrong in one way."""
+"""Cases for `spyre-run --sanitize`: programs that run, with one defect each."""
 
 from __future__ import annotations
 

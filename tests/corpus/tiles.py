@@ -68,7 +68,7 @@ SPOILED = (
     ("aliasing", "SPY192", "%z, sizes: [4096], strides: [1]", "%z, sizes: [4096], strides: [0]"),
     ("coordinates", "SPY195", "-d0 + 4095", "-d0 + 4096"),
 )
-"""Name, code, text of the example and what replaces it."""
+"""Name, code, text of the example and its replacement."""
 LAST_OF_PARSING = "no_type"
 _PARSED = [name for name, *_ in SPOILED].index(LAST_OF_PARSING)
 CASES = (

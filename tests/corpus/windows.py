@@ -63,7 +63,7 @@ def with_output(spec: OperationSpec, **changes: object) -> OperationSpec:
 
 
 def own_tables() -> OperationSpec:
-    """Rows chosen from a table that each core has of its own in HBM."""
+    """Rows chosen from a table of which each core has a copy in HBM."""
     spec = gather("mb", 64, 2)
     return replace(spec, inputs=[replace(spec.inputs[0], per_core_in_hbm=True)])
 

@@ -1,4 +1,4 @@
-"""Who gets the device: SPYRE_FRONTEND decides, whatever is installed and in whatever order."""
+"""SPYRE_FRONTEND decides about the device, independently of installed packages and their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _autoload():
     copy = lambda source, dst, non_blocking=False: torch_spyre._C.copy_tensor(source, dst)
     torch.library.register_kernel("aten::_copy_from", ["spyre"])(copy)
 """
-"""What torch-spyre does that matters here."""
+"""A package like torch-spyre, with the parts of its import that these tests need."""
 AUTOLOAD = "import torch\nfrom spyre.frontend import autoload\nautoload()\n"
 RUN_CHECKS = f"""{AUTOLOAD}
 import pytest, sys
@@ -62,7 +62,7 @@ def test_device(package, checks):
 
 
 def test_own_device_unless_asked(package):
-    """And what is said to those who ask for both."""
+    """Requesting both is an error."""
     code = """
         import sys
         from spyre.frontend import activate, is_active

@@ -43,7 +43,7 @@ CALLS = {
     "kernel_provenance_registry_stats": "",
     "get_downcast_warning": "",
 }
-"""By name: parameters as they may be named, with their defaults."""
+"""Parameters that may be given by keyword, with their defaults, by function."""
 POSITIONAL = {
     "encode_constant": 2,
     "get_device_dtype": 1,
@@ -60,7 +60,7 @@ POSITIONAL = {
     "_spyre_reset_accumulated_stats": 1,
     "_spyre_reset_peak_stats": 1,
 }
-"""By name: how many arguments there are, which have no names in the extension."""
+"""Number of arguments, by function whose arguments have no names in the extension."""
 CLASSES = {
     "DataFormats": "elems_per_stick",
     "ElementArrangement": "",
@@ -73,9 +73,9 @@ CLASSES = {
     "_SpyreStreamBase": "synchronize query device id priority",
     "NativePermutationLayoutSolver": "",
 }
-"""By name: what instances have."""
+"""Attributes of instances, by name of the class."""
 MORE = {"profile", "trace", "counting", "sanitizer_findings", "reset"}
-"""What the simulator adds."""
+"""Names that the simulator adds."""
 LOGGING = {
     "log_level_to_string": "level",
     "string_to_log_level": "level_str",
@@ -94,7 +94,7 @@ CONFIG = {
 
 
 def parameters(function):
-    """As they are written, without annotations."""
+    """Return the text of a function's parameters, without annotations."""
     parts = inspect.signature(function).parameters.values()
     return ", ".join(str(part.replace(annotation=part.empty)) for part in parts)
 

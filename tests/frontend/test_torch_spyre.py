@@ -63,7 +63,7 @@ def test_a_checkout_asks_for_nothing_that_is_not_there():
 
 
 def test_device_memory_and_a_group():
-    """What torch-spyre's own profiler test and vLLM's start need."""
+    """The start of vLLM and torch-spyre's profiler test need these."""
     code = """
     import torch.distributed as dist
     dist.init_process_group("cpu:gloo,spyre:spyreccl", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,7 +1,7 @@
-"""`python -m tests.hw.bits [--write]`: hashes of what operations compute, over all their inputs.
+"""`python -m tests.hw.bits [--write]`: hashes of operations' results over all their inputs.
 
-They were made on one processor and hold on every other one, whatever instructions the kernels are
-compiled for (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES). Elementwise operations run over every 16-bit code
+They were made on one processor and hold on every other one, with kernels compiled for any
+instructions (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES). Elementwise operations run over every 16-bit code
 in both number formats, and in float32 over 8,192 patterns of each sign and exponent; other inputs
 of an operation are the same ones in another order. Other operations run over the shapes of the
 golden vectors and some larger ones, with numbers whose sums depend on the order of adding.
@@ -41,7 +41,7 @@ CONSTANTS = {
 """DL16 codes."""
 Array = np.ndarray[Any, Any]
 Computation = tuple[str, Callable[[], str]]
-"""A name, and what gives the hash."""
+"""A name, and the function that returns the hash."""
 
 
 @cache
@@ -58,7 +58,7 @@ def every_binade() -> Array:
 
 
 def digest(codes: Array, data_format: str, mode: str) -> str:
-    """Of result codes, where a NaN counts as one, whatever its bits; DL16 has none."""
+    """Hash result codes; all NaNs count as equal (DL16 has none)."""
     if data_format == FP32:
         codes = np.where(np.isnan(codes.view(np.float32)), np.uint32(0x7FC00000), codes)
     elif mode == "ieee" and data_format == DL16:

@@ -62,7 +62,7 @@ class Case:
         )
 
     def placing(self, operand: int) -> Placing:
-        """Where an operand lies: its memory has the operation's extents, or sizes of its own."""
+        """Return the place of an operand; its memory has the operation's extents or other sizes."""
         tensor = self.operands[operand]
         own = {**tensor.device_dim_sizes, **self.sizes.get(operand, {})}
         return Placing(tensor, {**self.spec.extents, **own}, self.packings.get(operand))

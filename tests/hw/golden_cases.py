@@ -88,7 +88,7 @@ SOFTPLUS = {"softplusBeta": code(1.5), "softplusThresh": code(20.0)}
 TOKEN_SCALE = {"mulConst": code(1 / 448), "clipMin": code(2.0**-23), "clipMax": code(2.0**-6)}
 
 DRAWS = {"": quarters, "fp8": quarters, "int8": bytes_, "int4": nibbles}
-"""By the suffix of batchmatmul and conv2d."""
+"""Functions that draw inputs, by the suffix of batchmatmul and conv2d."""
 PACKINGS = ("ch", "mb", "wt")
 
 GOLDEN: dict[str, Row] = {

@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Slide:
-    """How a window of ``places`` elements moves along a spatial axis.
+    """Movement of a window of ``places`` elements along a spatial axis.
 
-    ``pads``: (front, back), what the input does not hold.
+    ``pads``: (front, back), elements that the input does not hold.
     """
 
     places: int
@@ -38,7 +38,7 @@ class Slide:
 
 @dataclass(frozen=True)
 class Given:
-    """What a formula computes from; ``lacking``: axes the output does not have."""
+    """Arguments of a formula; ``lacking``: axes that the output does not have."""
 
     inputs: Sequence[Array]
     constants: Mapping[str, float]
@@ -200,7 +200,7 @@ FORMULAS: dict[str, Formula] = {
     "topkindex": _topk(False),
     "batchmatmul": _product,
 }
-"""By operation."""
+"""Formulas by operation."""
 
 
 def permuted(values: Array, arrangement: str) -> Array:

@@ -1,4 +1,4 @@
-"""How the inputs of golden vectors are drawn: numbers in double precision, rounded when stored."""
+"""Draws inputs of golden vectors: numbers in double precision, rounded when stored."""
 
 from __future__ import annotations
 

@@ -112,4 +112,4 @@ FORMULAS: dict[str, Formula] = {
     "fp32toint32": _truncated,
     "int32tofp32": lambda given: given.inputs[0],
 }
-"""By operation."""
+"""Formulas by operation."""

@@ -16,7 +16,7 @@ from tests.hw.harness import region
 
 FP8, INT8, INT4, INT32 = "SEN143_FP8", "SENINT8", "SENINT4", "IEEE_INT32"
 FORMATS = {"": DL16, "fp8": FP8, "int8": INT8, "int4": INT4}
-"""By the suffix of batchmatmul and conv2d."""
+"""Formats by the suffix of batchmatmul and conv2d."""
 Stick = tuple[tuple[str, int], ...]
 STICKS: Mapping[str, Callable[[str, str], Stick]] = {
     "ch": lambda a, o: ((a, 128),),

@@ -1,4 +1,4 @@
-"""Where the elements of golden vectors lie in memory: the published rules, written once more.
+"""Addresses of the elements of golden vectors: a second implementation of the published rules.
 
 Independent of `spyre`'s address rule. A tensor's sticks of 128 bytes follow each other in the order
 of its dims, innermost first (SDSC reference §5.2); a packed stick holds elements of two dims in the

@@ -119,7 +119,7 @@ class Window:
 
 
 def windows(op: Operation, sizes: Mapping[int, int] | None = None) -> list[Window]:
-    """What each operand touches. ``sizes``: bytes from the first start, where not derivable."""
+    """Return the memory each operand touches. ``sizes``: in bytes, where not derivable."""
     found = []
     starts = literal_starts(op)
     for k, tensor in enumerate(op.tensors):
@@ -274,7 +274,7 @@ def assert_equal(op: Operation, window: Window, memory: Any, reference: Any, tri
 
 
 def output_bytes(op: Operation, trial: Trial, sizes: Mapping[int, int] | None = None) -> bytes:
-    """What the engine leaves in the output's windows, from deterministic inputs."""
+    """Run the operation on deterministic inputs and return the bytes of the output's windows."""
     device = engine(trial.mode, trial.threads)
     found = windows(op, sizes)
     for window in found:

@@ -1,4 +1,4 @@
-"""Hashes of all results: those in the repository, whatever processor the code is made for."""
+"""Hashes of all results equal those in the repository on every processor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Golden vectors: every operation of the op table on stored inputs, through the whole engine.
 
 An SDSC is built, written to a file, read, planned and run; elements are placed in memory and read
-back by rules of the vectors' own. What comes out is compared with what double precision gave.
+back by the vectors' own rules. Results are compared with those of double precision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOM_BYTES = 1 << 19
 CASES = [(name, case) for name, row in GOLDEN.items() for case in row.cases]
 
 
-# --- what there must be -----------------------------------------------------------------------
+# --- completeness -----------------------------------------------------------------------------
 
 
 def test_every_operation_has_vectors():
@@ -120,7 +120,7 @@ PADDING = {
     "SENINT8": 3,
     "SENINT4": 0x33,
 }
-"""3 in every format: what a masked or unused element must not add. Of 4 bits two in a byte."""
+"""Code of 3 in every format, which masked or unused elements must not add. 4 bits: two a byte."""
 
 
 def distance(found: Array, expected: Array, data_format: str) -> Array:

@@ -29,7 +29,7 @@ def check_case(case: Case, device: Device) -> int:
 
 @pytest.mark.shared
 def test_each_execute_of_the_real_bundles_agrees_with_the_twin(shared_dir: Path):
-    """Of every other bundle, and of all in the long form; `test_conformance` runs all of them."""
+    """Every other bundle, all of them in the long form; `test_conformance` runs all."""
     cases = sample(find_cases(shared_dir / "bundles"), 2)
     verified = sum(check_case(read_case(directory), engine()) for directory in cases)
     assert verified > 2 * len(cases)

@@ -1,4 +1,4 @@
-"""Moved programs against programs linked anew, and what must not be moved."""
+"""Moved programs against programs linked anew, and programs that must not be moved."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_what_lies_in_a_region(addresses: list[int], edge: int, size: int, align
             assert movable == (address % 128 == 0)
 
 
-# --- what is linked anew ----------------------------------------------------------------------
+# --- programs that are linked anew --------------------------------------------------------------
 
 
 def test_addresses_within_a_stick_are_linked_anew():

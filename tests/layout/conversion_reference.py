@@ -1,4 +1,4 @@
-"""The slow twin of what executes a descriptor: its nests, element by element."""
+"""Slow reference of the execution of a descriptor: its nests, element by element."""
 
 from __future__ import annotations
 

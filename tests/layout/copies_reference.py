@@ -170,7 +170,7 @@ def host_positions(
 def _host_coordinates(
     geometry: TransferGeometry, physical: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """As `host_positions`, for physical device coordinates [dim, ...]."""
+    """Like `host_positions`, for physical device coordinates [dim, ...]."""
     device = logical_coordinates(geometry, physical)
     host = np.zeros((len(geometry.host_sizes), *device.shape[1:]), dtype=np.int64)
     valid = np.ones(device.shape[1:], dtype=np.bool_)

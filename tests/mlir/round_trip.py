@@ -1,4 +1,4 @@
-"""What is built runs without being written: here it is written and read back, and compared."""
+"""Built operations and bundles run without files; here they are written, read and compared."""
 
 from __future__ import annotations
 

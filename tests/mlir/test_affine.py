@@ -1,4 +1,4 @@
-"""Affine maps: exact MLIR semantics, the same on integers and arrays, and what is not affine."""
+"""Affine maps: exact MLIR semantics, equal on integers and arrays; maps that are not affine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is built and what is read from its files are the same: operations, findings, programs."""
+"""Built operations, findings and programs equal those read from their files."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def mutate(tree: Any, chance: random.Random) -> None:
 
 
 def survive(data: bytes) -> None:
-    """Whatever the file says, only our errors come out."""
+    """Read a damaged file; only the package's errors may be raised."""
     located = True
     try:
         sdsc = decode_sdsc(data, "mutant.json")

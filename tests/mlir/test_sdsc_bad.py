@@ -59,7 +59,7 @@ def patched(data: bytes, case: dict[str, Any]) -> bytes:
 
 
 def diagnosis(directory: Path) -> str:
-    """What loading, checking and reading say, one after the other."""
+    """Return the messages of loading, checking and reading, in this order."""
     lines: list[str] = []
     try:
         bundle = load_bundle(directory)

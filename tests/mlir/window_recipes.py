@@ -24,8 +24,8 @@ WINDOW_DIMS = ("ki", "kj")
 class Windows:
     """Windows over the two spatial axes: sizes, strides, dilations, and padding (front, back).
 
-    ``kind``: how the padding stands in the input's memory; by default what the frontends write:
-    not stored where there is some, a full span where there is none.
+    ``kind``: storage of the padding in the input's memory; default: the frontends', which do not
+    store padding, and use a full span without padding.
     """
 
     sizes: tuple[int, int]

@@ -32,7 +32,7 @@ def assert_whole(trace: TraceProcessor, file: Path) -> None:
     written = [e["ph"] for e in json.loads(file.read_text())["traceEvents"]]
     assert trace.value("select count() from slice") == written.count("X") > 0
     assert trace.value("select count() from flow") == written.count("s") == written.count("f")
-    # what takes no time may stand in what begins there
+    # spans of no duration may be nested in spans that begin at the same time
     assert trace.value("select count() from slice where depth > 0 and dur > 0") == 0
 
 

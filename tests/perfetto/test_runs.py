@@ -82,7 +82,7 @@ def test_other_numbers_are_found(traced):
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Of two cards: launches in tiles on two streams, and on the second card nothing but copies."""
+    """Two cards: launches in tiles on two streams, and only copies on the second card."""
     cards = [FlexDevice(index=k) for k in range(2)]
     cards[0].runner = timed_runner()
     plan = kernels.load(cards[0], kernels.add(tmp_path / "k", (4, 64)))

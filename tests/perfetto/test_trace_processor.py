@@ -1,4 +1,4 @@
-"""Perfetto's trace processor says what is wrong with a trace: tests with it can fail."""
+"""Perfetto's trace processor reports wrong traces, so tests with it can fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_whole_nanoseconds_are_kept(written, begin):
 
 
 def test_the_nearest_number_may_be_another_time(written):
-    """Why `microseconds` is more than a division."""
+    """`microseconds` must not just divide: the nearest float may be another time."""
     late = 4_461_553_686_088_236
     with TraceProcessor(written((1, late / 1000, 1), (2, microseconds(late), 1))) as trace:
         found = trace.query("select ts from slice order by ts")

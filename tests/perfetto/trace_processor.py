@@ -33,7 +33,7 @@ join process using (upid)
 
 
 class TraceError(Exception):
-    """What Perfetto says of a trace it cannot read, or of a query."""
+    """Perfetto's message about an unreadable trace or a wrong query."""
 
 
 class TraceProcessor:
@@ -86,7 +86,7 @@ class TraceProcessor:
         return value
 
     def problems(self) -> list[Row]:
-        """What was wrong with the trace or is lost of it."""
+        """Return the errors in the trace and the losses of data."""
         return self.query(PROBLEMS)
 
     def _answer(self) -> dict[str, Any]:

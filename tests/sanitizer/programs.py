@@ -1,4 +1,4 @@
-"""Small programs with one defect each, and right versions of some: what the golden texts show."""
+"""Small programs with one defect each, and right versions of some, for the golden texts."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def unwritten_pool(directory: Path) -> Path:
 
 
 def overlapping_pool(directory: Path) -> Path:
-    """A copy that is read last shares half its memory with a tensor made and read meanwhile, as
-    where two names of one buffer get one address after both were given places of their own.
+    """A copy that is read last shares half its memory with a tensor made and read meanwhile, as if
+    two names of one buffer got one address after separate places were chosen for them.
     """
     builder = BundleBuilder()
     x, y, z, w = (HostOperand(buffer.at()) for buffer in arguments(builder, 4))

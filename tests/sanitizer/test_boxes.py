@@ -1,4 +1,4 @@
-"""What cores touch: boxes against the reference's address of every element, and scatters."""
+"""Boxes of the memory that cores touch, against the reference's addresses; and scatters."""
 
 from __future__ import annotations
 

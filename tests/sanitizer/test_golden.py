@@ -1,4 +1,4 @@
-"""Every check on a program that is wrong in one way: the whole text of what is found."""
+"""Every check on a program with one defect: the whole text of the findings."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_what_others_read_is_not_written_over(target: int, refused: bool):
 
 
 def test_rings_of_rings():
-    """What a shuffle wrote is written, as a whole, for the next one; its own part is torn."""
+    """All parts of a shuffle's result are written for the next shuffle; a shifted read is torn."""
     there, back = ring(0, 4096), ring(4096, 8192)
     pads = [(LX_BASE + core * LX_BYTES) // 128 for core in range(4)]
     written = [pad + k for pad in pads for k in range(8)]

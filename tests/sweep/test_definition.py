@@ -1,4 +1,4 @@
-"""What a sweep says: TOML, command line, points in order, errors."""
+"""Definitions of sweeps: TOML, command line, points in order, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What worker processes of the tests do in place of measuring."""
+"""Functions that worker processes of the tests call instead of measuring."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def deadly(task: SweepTask) -> list[Record]:
 
 
 def raising(task: SweepTask) -> list[Record]:
-    """As an error that a measurement does not catch."""
+    """Raise an error that a measurement does not catch."""
     raise ValueError(task.target.text)

@@ -20,7 +20,7 @@ def silent_fallback(monkeypatch):
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections() -> Iterator[None]:
-    """What earlier tests left is not looked through by every collection of a test of memory."""
+    """Exclude objects of earlier tests from the collections of tests of memory."""
     gc.freeze()
     yield
     gc.unfreeze()

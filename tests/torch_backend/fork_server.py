@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 300
 
 
 KERNELS = ("elementwise", "copying", "converting")
-"""What nearly every program of a test runs."""
+"""Kernels that nearly all programs of tests run."""
 
 
 def import_what_a_card_needs() -> None:
@@ -60,7 +60,7 @@ def requested(bare: int, registered: int) -> str:
 
 def _served(number: int) -> str:
     """Serves the requests of a socket; returns in each process it forks, with the code to run."""
-    gc.freeze()  # a collection in a child would copy every page of what is imported
+    gc.freeze()  # a collection in a child would copy every page of the imported modules
     with socket.socket(fileno=number) as connection, connection.makefile("rw") as lines:
         for line in lines:
             child = os.fork()

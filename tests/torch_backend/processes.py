@@ -1,4 +1,4 @@
-"""Runs a few lines in a process of their own, with the device registered."""
+"""Runs a few lines in a new process, with the device registered."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def run(code: str, **environment: str) -> str:
-    """What the lines print; their traceback is the message of the failure.
+    """Run the lines and return their output; a traceback is the message of the failure.
 
-    They run after `PROLOGUE`, in a process forked where torch is imported already: for what imports
-    do and what they read from the environment there is `run_anew`.
+    They run after `PROLOGUE`, in a process forked after torch was imported. To test imports and
+    the environment variables that they read, use `run_anew`.
     """
     assert "SPYRE_WITHOUT_PATCHES" not in environment, "read when the device was registered"
     return _run_in_fork("registered", textwrap.dedent(code), environment)
 
 
 def run_bare(code: str, prologue: str = "", **environment: str) -> str:
-    """As `run`, where nothing of this package is imported yet and torch has no device."""
+    """Like `run`, but this package is not imported yet and torch has no device."""
     return _run_in_fork("bare", prologue + textwrap.dedent(code), environment)
 
 
 def run_anew(code: str, prologue: str = PROLOGUE, **environment: str) -> str:
-    """As `run`, in an interpreter that is started for it: 2 s of CPU time more."""
+    """Like `run`, but in a new interpreter, which takes 2 s more of CPU time."""
     done = subprocess.run(
         [sys.executable, "-c", prologue + textwrap.dedent(code)],
         env=_variables(environment),
@@ -83,9 +83,9 @@ def _run_in_fork(server: str, code: str, environment: dict[str, str]) -> str:
 
 @cache
 def _servers() -> dict[str, TextIO]:
-    """Connections to the fork servers of this process, which end with it, by what they import.
+    """Start the fork servers of this process, which end with it; return their connections by name.
 
-    Their first caller may stand in a folder where `tests` cannot be imported.
+    The first caller's current folder may be one from which `tests` cannot be imported.
     """
     pairs = {name: socket.socketpair() for name in ("bare", "registered")}
     numbers = [served.fileno() for _, served in pairs.values()]

@@ -1,4 +1,4 @@
-"""What ``import torch`` runs: silent, light, and harmless the second time."""
+"""The entry point of ``import torch``: silent, light, and harmless the second time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_light():
 
 
 def test_eager_steps_import_no_compiler():
-    """Of joins, which ATen asks Python for the sizes of, and of networks with gradients."""
+    """Also joins, for whose sizes ATen calls Python, and networks with gradients."""
     code = """
         import sys
         import torch

@@ -1,4 +1,4 @@
-"""What the changes to torch mean for Dynamo, tracers and TorchScript."""
+"""Effects of the changes to torch on Dynamo, tracers and TorchScript."""
 
 from __future__ import annotations
 

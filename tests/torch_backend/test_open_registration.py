@@ -1,4 +1,4 @@
-"""What torch's example of an open device (torch_openreg, torch 2.13) is tested for, on this one.
+"""Tests of torch's example of an open device (torch_openreg, torch 2.13) on this device.
 
 Left out, and why:
 
@@ -228,7 +228,7 @@ def test_factories():
 
 
 def test_memory_that_nobody_has_filled(monkeypatch):
-    """With deterministic algorithms, what is read before it is written is conspicuous."""
+    """With deterministic algorithms, reads of memory never written give conspicuous values."""
     torch.use_deterministic_algorithms(True)
     try:
         for dtype in (torch.float16, torch.float32):

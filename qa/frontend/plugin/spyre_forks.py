@@ -1,8 +1,8 @@
-"""Forks the processes of test files: torch, with torch-spyre, is imported once.
+"""Forks the processes of test files, so that torch and torch-spyre are imported once.
 
 Requests are lines of JSON on standard input: arguments of pytest, environment variables and a file
-for the output. Each is answered by the process's id and, when it has ended, by its exit code. The
-process that forks makes no tensor and starts no thread.
+for the output. The answer is the process's id and, when it has ended, its exit code. The forking
+process makes no tensor and starts no thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 
 def import_what_tests_need() -> None:
-    """torch and the simulator, without a card."""
+    """Import torch and the simulator without opening a card."""
     import torch  # noqa: F401
 
     from spyre.hw.device import Device  # noqa: F401
@@ -26,7 +26,7 @@ def import_what_tests_need() -> None:
 
 def main() -> int:
     import_what_tests_need()
-    gc.freeze()  # a collection in a child would copy every page of what is imported
+    gc.freeze()  # a collection in a child would copy every page of the imported modules
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

@@ -1,4 +1,4 @@
-"""A pytest plugin for torch-spyre's tests: takes a sample, limits time, writes down outcomes.
+"""A pytest plugin for torch-spyre's tests: takes a sample, limits time, records outcomes.
 
 `qa.frontend` loads it in the process it starts per file; SPYRE_FRONTEND_RUN holds its settings.
 """
@@ -27,7 +27,7 @@ if not hasattr(typing, "override"):  # Python 3.11, which torch-spyre's tests do
 
 
 def load_yaml(text: Any) -> Any:
-    """As ``yaml.safe_load``, by libyaml where there is one: twenty times as fast."""
+    """``yaml.safe_load`` by libyaml where it is installed, which is twenty times as fast."""
     import yaml
 
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -35,7 +35,7 @@ def load_yaml(text: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """torch-spyre's conftest reads megabytes of configuration in every process."""
+    """Replace the YAML loader: torch-spyre's conftest reads megabytes in every process."""
     import yaml
 
     yaml.safe_load = load_yaml
@@ -45,15 +45,15 @@ _settings: dict[str, Any] = json.loads(os.environ.get(SETTINGS, "{}"))
 
 
 class TestTakesTooLong(Exception):
-    """A test has used up the seconds there are for one."""
+    """A test has exceeded its time limit."""
 
     __test__ = False
 
 
 @dataclass
 class Outcomes:
-    """What is written down: the last word on every test, files of which nothing is left, and a
-    test that has begun and not ended.
+    """Contents of a record: the last outcome of every test (``rows``), files whose tests have all
+    run (``complete``), and the test that has begun but not ended.
     """
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -61,14 +61,14 @@ class Outcomes:
     begun: str | None = None
 
     def of(self, file: str) -> Outcomes:
-        """Those of one test file."""
+        """Return the outcomes of one test file."""
         mine = {node: row for node, row in self.rows.items() if node.partition("::")[0] == file}
         complete = [line for line in self.complete if line["file"] == file]
         begun = self.begun and self.begun.partition("::")[0] == file
         return Outcomes(mine, complete, self.begun if begun else None)
 
     def take(self, line: dict[str, Any]) -> None:
-        """One more line."""
+        """Add a line of the record."""
         if "file" in line:
             self.complete.append(line)
         elif line.get("again"):
@@ -84,7 +84,7 @@ class Outcomes:
 
 
 def read_outcomes(record: Path) -> Outcomes:
-    """Of a file of lines that `append` wrote."""
+    """Read a record that `append` wrote."""
     outcomes = Outcomes()
     for line in record.read_text().splitlines():
         outcomes.take(json.loads(line))
@@ -92,13 +92,13 @@ def read_outcomes(record: Path) -> Outcomes:
 
 
 def append(record: Path, line: dict[str, Any]) -> None:
-    """Write a line behind the others."""
+    """Append a line to a record."""
     with record.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def _named(node: str) -> str:
-    """A node id, within the configuration that is run, if it is one."""
+    """Return a node id, prefixed with the configuration if one is being run."""
     config = _settings.get("config")
     if config is None:
         return node
@@ -111,7 +111,7 @@ def _write(row: dict[str, Any]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the sample, without what an earlier process has done."""
+    """Keep the tests of the sample that no earlier process has run."""
     share, parts = _settings["sample"]
     done = read_outcomes(Path(_settings["results"])).rows
     items[:] = [
@@ -135,7 +135,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _findings() -> list[str]:
-    """What the sanitizer has found since the last test."""
+    """Return the sanitizer's findings since the last test."""
     if not _settings.get("sanitize"):
         return []
     import torch
@@ -145,7 +145,7 @@ def _findings() -> list[str]:
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Before others turn failures into expected ones: what was raised."""
+    """Record the exception before other plugins turn the failure into an expected one."""
     outcome = yield
     report = outcome.get_result()
     error = call.excinfo

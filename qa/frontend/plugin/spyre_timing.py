@@ -1,4 +1,4 @@
-"""A pytest plugin for torch-spyre's tests: writes down its copies and launches, and what they took.
+"""A pytest plugin for torch-spyre's tests: records copies and launches with their CPU seconds.
 
 `qa.frontend.ratio` loads it; SPYRE_FRONTEND_RUN holds its settings, `folder` where to write.
 """

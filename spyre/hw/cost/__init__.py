@@ -1,4 +1,4 @@
-"""What a kernel would cost on a card: pure functions of counts and a machine.
+"""Models of a kernel's time on a card: pure functions of counts and a machine.
 
 :mod:`.models` is the entry and takes :class:`~spyre.hw.counters.counts.OperationCounts`,
 :mod:`.machine` holds the constants, :mod:`.timeline` puts launches and copies side by side. Plain

@@ -39,7 +39,7 @@ class CollectiveTime:
 
     @property
     def exchange_ns(self) -> float:
-        """What the cards' links are busy for."""
+        """Nanoseconds in which the cards' links are busy."""
         return self.step_ns + self.link_ns
 
     @property
@@ -76,7 +76,7 @@ def _schedule(name: str, ranks: int) -> tuple[int, float, float, float]:
         "all_to_all": exchange,
         "gather": exchange,
         "scatter": exchange,
-        # what the ranks have reduced goes to the root: as long as an all-reduce
+        # all parts of the sum are sent to the root, which takes as long as an all-reduce
         "reduce": (2 * others, 2 * part, part, 1.0),
         "send": (1, 1.0, 0.0, 1.0),
         "recv": (1, 1.0, 0.0, 1.0),
@@ -106,8 +106,8 @@ def collective_time(name: str, size_bytes: int, ranks: int, machine: MachineSpec
 
 
 def fastest_time(name: str, size_bytes: int, ranks: int, machine: MachineSpec) -> CollectiveTime:
-    """As `collective_time`; of an all-reduce that of the faster schedule, as IBM's estimator picks
-    one.
+    """Return `collective_time`, for an all-reduce that of the faster schedule, as IBM's estimator
+    does.
     """
     names = ("all_reduce", "all_gather_sum") if name == "all_reduce" else (name,)
     times = (collective_time(each, size_bytes, ranks, machine) for each in names)

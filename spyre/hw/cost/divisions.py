@@ -45,7 +45,7 @@ class RankedDivisions:
         return self.times_ns[self.order[0]]
 
     def is_close(self, number: int) -> bool:
-        """Whether a candidate is too close to the first one to call."""
+        """Return True if a candidate's time is too close to the best one to decide."""
         return self.times_ns[number] < (1.0 + CLOSE) * self.best_ns
 
 

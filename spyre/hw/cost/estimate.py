@@ -39,8 +39,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ClassError:
-    """Relative errors of a class: the median and what nine of ten are below, without signs, and
-    the median with its sign.
+    """Relative errors of a class: median and 90th percentile of magnitudes (``tenth``: a tenth is
+    larger), and the signed median.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Estimates:
 
     @property
     def errors(self) -> tuple[ClassError, ...]:
-        """By class of the file, then of all rows."""
+        """Errors by class of the file, then of all rows."""
         groups: dict[str, list[float]] = {}
         for row, us, measured_us in self.compared:
             name = row.cells.get("group") or row.kernel

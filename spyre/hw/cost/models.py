@@ -32,7 +32,7 @@ from spyre.hw.counters import CostClass, OperationCounts, ProductShape
 
 
 class Bound(StrEnum):
-    """What an operation or a kernel waits for most."""
+    """Resource that takes most of the time of an operation or a kernel."""
 
     MEMORY = "memory"
     PT = "pt"
@@ -125,7 +125,7 @@ class OperationTime:
 
     @property
     def bound(self) -> Bound:
-        """What it waits for most."""
+        """Resource that takes most of the time."""
         return self.terms.bound
 
 
@@ -148,7 +148,7 @@ class KernelTime:
 
     @property
     def bound(self) -> Bound:
-        """What the kernel waits for most."""
+        """Resource that takes most of the kernel's time."""
         return self.terms.bound
 
     @property
@@ -187,7 +187,7 @@ def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> 
     )
     if overlap == "serial":
         return OperationTime(counts.name, units)
-    # Negative: what all units but the slowest would add.
+    # Negative: the sum of all units but the slowest, which run at the same time.
     hidden = max(units.values) - units.total
     return OperationTime(counts.name, units + Terms(overlap=hidden))
 
@@ -271,7 +271,7 @@ def _calibrated_terms(
     terms = replace(traffic, sfu=sfu, lx=lx, runs=runs_ns(counts, machine.calibration) * runs_part)
     if counts.product is not None:
         return product_terms(counts, counts.product, terms, machine)
-    # SFU and LX run beside memory: only what exceeds it shows.
+    # SFU and LX run beside memory: only their time beyond it adds to the total.
     waiting = sum(traffic.values)
     overlap = max(waiting, sfu, lx) - waiting - sfu - lx
     return replace(terms, ring=ring_ns(counts, hw), overlap=overlap)
@@ -342,7 +342,7 @@ def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
 
 
 def valley_factor(counts: OperationCounts, cal: Calibration) -> float:
-    """What planes of sticks a power of two apart do to the time of several streams.
+    """Return the factor of several streams' time for planes of sticks a power of two apart.
 
     Measured where a tensor has about as many rows as sticks in a row; no mechanism is published.
     """
@@ -413,14 +413,14 @@ def runs_ns(counts: OperationCounts, cal: Calibration) -> float:
 
 
 def high_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
-    """What a high row tile in a loop does to memory time, where rows are reduced through LX."""
+    """Return the factor of memory time for a high row tile in a loop, with rows reduced in LX."""
     if not _is_tiled(counts):
         return 1.0
     return 1.0 + cal.tile_height_ratio * log2(max(counts.core_rows / cal.tile_height, 1.0))
 
 
 def low_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
-    """What a very low row tile in a loop does to memory time: narrow rows are worse."""
+    """Return the memory time's factor for a very low row tile in a loop, larger for narrow rows."""
     if not _is_tiled(counts):
         return 1.0
     # As published: a curve over height and width of a tile (hardware reference §3.5 B).
@@ -499,8 +499,8 @@ def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: Machin
 
 
 def multicast_reads(cores: int, cal: Calibration) -> float:
-    """How often an operand is read that ``cores`` cores share: a smooth maximum of once and once
-    per ``multicast_cores``; a core alone is slower.
+    """Return the number of reads of an operand that ``cores`` cores share: a smooth maximum of one
+    and one per ``multicast_cores``; a single core is slower.
     """
     if cores == 1:
         return 1.0 + cal.unshared_ratio
@@ -522,7 +522,7 @@ def _rows_per_core(shape: ProductShape) -> float:
 
 
 def split_ns(shape: ProductShape, cal: Calibration) -> float:
-    """What a large tile per core costs where many cores share an operand, one run."""
+    """Return the nanoseconds per run that large tiles add if many cores share an operand."""
     sides = sorted(((shape.m, shape.m_cores), (shape.n, shape.n_cores)))
     short_cores, long_cores = sides[0][1], sides[1][1]
     per_element = cal.split_long_ns * max(log2(long_cores / cal.split_long_from), 0.0)

@@ -271,8 +271,8 @@ def _operation(row: KernelRow, letters: str, moved: str) -> OperationCounts:
 
 
 def _product(row: KernelRow, sizes: Mapping[str, int], split: Split) -> Counts:
-    """A product, and before one of scaled 8-bit operands what makes them: the first operand is
-    converted from 16 bits, and laid out anew unless that goes over LX.
+    """Return a product; before one of scaled 8-bit operands, the conversion of the first operand
+    from 16 bits, and a change of its layout unless that goes over LX.
     """
     words = f"{row.kernel} {row.cells['dtype']}"
     before: Counts = ()

@@ -18,10 +18,10 @@ from typing import Generic, TypeVar
 
 
 class Resource(StrEnum):
-    """What does one thing at a time.
+    """Resources, each of which runs one task at a time.
 
-    ``LAUNCH``: giving a control block to the cores. ``COMPUTE``: all cores with their scratchpads,
-    the ring and the memory interface: a control block has them for itself.
+    ``LAUNCH``: sends a control block to the cores. ``COMPUTE``: all cores with their scratchpads,
+    the ring and the memory interface, which one control block uses at a time.
     """
 
     HOST = "host"
@@ -31,7 +31,7 @@ class Resource(StrEnum):
 
 
 class TaskKind(StrEnum):
-    """What a task does."""
+    """Kinds of tasks."""
 
     HOST = "host operation"
     COPY_IN = "copy to card"
@@ -69,13 +69,13 @@ class Task:
 
     @property
     def resource(self) -> Resource:
-        """What it occupies."""
+        """The resource that the task occupies."""
         return RESOURCE_OF[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a task is done, nanoseconds from the first one's begin."""
+    """Begin and end of a task, nanoseconds from the first task's begin."""
 
     begin_ns: float
     end_ns: float
@@ -94,7 +94,7 @@ class Timeline:
         return max((span.end_ns for span in self.spans), default=0.0)
 
     def busy_ns(self, resource: Resource) -> float:
-        """How long a resource works."""
+        """Return the busy time of a resource in nanoseconds."""
         return sum(task.duration_ns for task in self.tasks if task.resource is resource)
 
 
@@ -114,7 +114,7 @@ def ordered(tasks: Sequence[Task], overlap: Overlap) -> tuple[Task, ...]:
 
 
 class _StreamOrder:
-    """The tasks of a stream until now, by number, and what the next one waits for.
+    """Numbers of the tasks of a stream so far, from which the waits of the next one follow.
 
     ``collective``: the last task of one.
     """
@@ -151,11 +151,11 @@ def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
     for number, task in enumerate(tasks):
         stream = streams.setdefault(task.stream, _StreamOrder())
         if task.kind in COLLECTIVES:
-            # The cards have one set of buffers for what they exchange: all that follows waits.
+            # The cards have one set of buffers for exchanged data: all later tasks wait.
             stream.collective = number
             delayed.append(task)
             continue
-        # Waits within the stream are what the second set of buffers relaxes; the others stay.
+        # A second set of buffers relaxes the waits within a stream; other waits stay.
         waits = {k for k in task.after if tasks[k].stream != task.stream}
         waits |= {k for k in task.after if tasks[k].kind in (TaskKind.HOST, *COLLECTIVES)}
         delayed.append(replace(task, after=tuple(sorted(waits | stream.waits_of(task.kind)))))
@@ -205,7 +205,7 @@ class VirtualClock(Generic[Item, Time]):
 
 
 def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Timeline:
-    """When each task is done under a policy. ValueError for a task that waits for a later one."""
+    """Simulate tasks under a policy. ValueError for a task that waits for a later one."""
     chosen = ordered(tasks, overlap)
     for number, task in enumerate(chosen):
         if any(not 0 <= k < number for k in task.after):
@@ -214,7 +214,7 @@ def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Ti
 
 
 def _spans(tasks: Sequence[Task]) -> tuple[Span, ...]:
-    """When each task is done: a free resource takes the first of its ready tasks."""
+    """Return the span of each task; a free resource takes the first of its ready tasks."""
     missing = [len(task.after) for task in tasks]
     waiting: list[list[int]] = [[] for _ in tasks]
     ready: dict[Resource, list[int]] = {resource: [] for resource in Resource}
@@ -231,8 +231,8 @@ def _spans(tasks: Sequence[Task]) -> tuple[Span, ...]:
             free.discard(resource)
         if clock.next_end is None:
             return tuple(spans)
-        # all that ends now ends before anything begins: the first submitted may be among what it
-        # makes ready
+        # all tasks that end now end before one begins: the first submitted task may be one that
+        # they make ready
         end_ns = clock.next_end
         while clock.next_end == end_ns:
             ended, _ = clock.end()

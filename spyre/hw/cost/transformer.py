@@ -120,8 +120,8 @@ Kernel = tuple[str, int, str, str]
 
 
 def kernels_of(shape: DecoderShape, batch: int, tokens: int, context: int) -> Iterator[Kernel]:
-    """The kernels of one forward pass of ``tokens`` new ones per sequence, of which each sees
-    ``context`` at most. The head computes the last token only.
+    """Yield the kernels of one forward pass of ``tokens`` new tokens per sequence, each of which
+    attends to at most ``context`` tokens. The head computes the last token only.
     """
     rows, layers, hidden = batch * tokens, shape.layers, shape.hidden
     width, narrow = shape.heads * shape.depth, shape.kv_heads * shape.depth

@@ -119,7 +119,7 @@ CORE_COLUMNS = (
 CORE_TRAFFIC = slice(CORE_COLUMNS.index("ring_bytes"))
 """Columns of bytes a core moves to and from HBM and LX, in sticks."""
 CORE_WORK = slice(CORE_COLUMNS.index("multiply_adds"), len(CORE_COLUMNS))
-"""Columns of what a core computes."""
+"""Columns of a core's computation."""
 SliceKey = tuple[int, ...]
 """Equal for two cores that have the same part of an operand: its start, then the slice indices of
 the index tensor's dims.
@@ -371,7 +371,7 @@ def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
 
 
 def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
-    """Which terms of the calibrated model an operation has."""
+    """Return the class that selects an operation's terms of the calibrated model."""
     if family in (Family.MATMUL, Family.PACKED_MATMUL):
         return CostClass.MATMUL
     if family is Family.REDUCTION:

@@ -125,7 +125,7 @@ class ProgramView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExecuteLabels:
-    """How a launch's executes are numbered and named in findings.
+    """Numbers and names of a launch's executes in findings.
 
     ``first_execute``: number of its first execute statement; ``directory``: before SDSC files.
     """

@@ -75,7 +75,7 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
 
 
 def _is_interpreted(plan: TransferPlan) -> bool:
-    """Whether to interpret the copy because its kernel is still being compiled."""
+    """Return True if the copy is to be interpreted while its kernel is being compiled."""
     from spyre.hw.interpreter.background import background_compiler, copy_seconds
     from spyre.hw.kernels.parallel_compile import TRANSFER
 

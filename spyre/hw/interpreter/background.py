@@ -6,7 +6,7 @@ Runs after the compilation load the kernels from the cache.
 
 The background process has a low priority, ends by itself, and continues when the process that
 started it ends. Files of the cache are written complete or not at all, so it may be killed at any
-time. One at a time compiles for a cache: the others wait, and then compile what is still missing.
+time. One process at a time compiles for a cache; the others wait, and then compile the rest.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COST_NS = {
 """Time of an interpreted unit of work, and factor over the compiled time in the table (COST_NS):
 fitted to real programs, on an Intel Xeon."""
 _STICK_NS = 20_000
-"""Of a stick of a copy between host and card."""
+"""Time of a stick in a copy between host and card."""
 _NICENESS = 5
 _COMPILE = f"""
 import fcntl, os, signal, sys
@@ -72,7 +72,7 @@ _POLL_SECONDS = 0.05
 
 def interpreted_seconds(tables: Int64Array, dispatched: Int64Array) -> float:
     """Estimated time of interpreting the dispatches of tables ``dispatched``."""
-    # rows that continue a table are not dispatched: any kind may stand for theirs, it counts 0
+    # rows that continue a table are not dispatched: their kind is irrelevant, since they count 0
     # times
     costs = np.array([_COST_NS[name] for name in tb.KERNEL_NAMES])[tables[:, tb.KIND]]
     taken_ns = (costs * tables[:, (tb.UNITS, tb.COST_NS)]).sum(axis=1)
@@ -235,7 +235,7 @@ def drive(
     last: int,
     fault: Int64Array,
 ) -> int:
-    """As `spyre.hw.kernels.driver.drive` on one thread; chains run member by member."""
+    """Like `spyre.hw.kernels.driver.drive` on one thread; chains run member by member."""
     with _interpreting():
         for e in range(first, last):
             table = tables[dispatch[e, 0]]

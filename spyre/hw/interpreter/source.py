@@ -299,7 +299,7 @@ def _set(name: str, value: ast.expr) -> ast.Assign:
 
 
 Kernel = Callable[[int, int, int, int, int, int], int]
-"""As `spyre.hw.kernels.jit.ENTRY_SIGNATURE`."""
+"""A kernel with the signature `spyre.hw.kernels.jit.ENTRY_SIGNATURE`."""
 
 
 @cache

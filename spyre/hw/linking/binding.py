@@ -223,7 +223,7 @@ class Binding:
     def moved(self, bases: Sequence[int], names: Sequence[str] = ()) -> Binding:
         """The same launch with allocation ``k`` at ``bases[k]``, called ``names[k]`` if given.
 
-        The order of the allocations stays, whatever their addresses.
+        The order of the allocations stays, also if that of their addresses changes.
         """
         owners, segments = self.owners, self.segments
         titles = names or tuple(a.name for a in self.allocations)

@@ -101,8 +101,8 @@ def shape_text(op: Operation, runs: Sequence[LinkedPart] = ()) -> str:
 class LinkedCode:
     """The result of linking, shared by all moved copies of the program.
 
-    It is the :class:`~spyre.hw.counters.program.ProgramView` of all of them; what observers ask for
-    is computed on first access.
+    It is the :class:`~spyre.hw.counters.program.ProgramView` of all of them; data for observers is
+    computed on first access.
 
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``statements``:
     with the plans and instances of each; an instance with several parts is in several runs.

@@ -1,9 +1,9 @@
-"""Which memory the address of every operand is computed from, and at which bytes of it.
+"""Traces the address of every operand to the memory it is computed from, with the offset.
 
 An address *belongs* to a memory if it is the memory's start plus a value that depends on no
 address: another start then moves the address by as much. In a symbolic bundle the expression of a
 symbol decides it (`%arg_0_base_addr + 2048 * %i`), in a baked one the segment of the address. The
-program is read for it; where an address happens to point is never considered.
+program is analysed for it; the memory at an address is never considered.
 
 The linker asks `operand_owners` for the allocation that each operand moves with, the sanitizer for
 the one it must not leave. `trace` gives the offsets too, without linking: arguments are derived

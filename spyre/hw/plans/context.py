@@ -179,7 +179,7 @@ def walk_axes(
 
 
 def whole_steps(context: PlanContext, dim: str, extent: int, step: int) -> int:
-    """extent / step; a stick dim that all operands lack is one stick whatever its extent."""
+    """Return extent / step; a stick dim that all operands lack counts as one stick."""
     if not any(a.tensor.holds(dim) for a in context.accesses):
         return 1
     if extent % step:

@@ -73,9 +73,9 @@ def _check_pair(context: PlanContext) -> None:
 
 
 def reduced_dims(context: PlanContext) -> tuple[str, ...]:
-    """Dims that the output lacks, and that the input holds or cores divide.
+    """Return the dims that the output lacks, and that the input holds or cores divide.
 
-    Cores that divide a dim which neither holds combine what each of them reads.
+    Cores that divide a dim which neither holds combine the elements that each of them reads.
     """
     source, target, slices = context.inputs[0].tensor, context.output.tensor, context.op.slices
     missing = (dim for dim in context.op.dims if not target.holds(dim))

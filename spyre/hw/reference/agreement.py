@@ -72,11 +72,11 @@ AGREEMENTS: dict[str, Agreement] = {
     Family.REQUANTIZE: EXACT,
     Family.SHUFFLE: EXACT,
 }
-"""What ``--verify`` allows per family; a family that is not listed computes sums."""
+"""Tolerance of ``--verify`` per family; a family that is not listed computes sums."""
 
 
 def agreement_of(family: str) -> Agreement:
-    """The allowance of a family of operations."""
+    """Return the tolerance of a family of operations."""
     return AGREEMENTS.get(family, SUMMED)
 
 
@@ -124,7 +124,7 @@ def _values(content: Array, stored: DataFormat, rules: NumericRules) -> Array:
 
 
 def sum_noise(op: Operation, inputs: Sequence[Sequence[Array]], mode: Mode) -> float:
-    """What accumulating in float32 in another order may change: 2^-24 · terms · largest term.
+    """Return the error of another order of float32 additions: 2^-24 · terms · largest term.
 
     ``inputs``: per input, the bytes (uint8) its cores may read. Terms are products of one element
     of every input (squares for exx2).

@@ -142,7 +142,7 @@ _FINDING_TEXTS = {
     (ct.REREAD, ct.MAIN): READ_WRITE_RACE,
     (ct.READ, ct.OVERWRITTEN): OVERWRITTEN_LX,
 }
-"""By role of the row and slot of its results."""
+"""Findings by role of the row and slot of its results."""
 
 
 def findings_of(

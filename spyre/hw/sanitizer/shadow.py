@@ -58,7 +58,7 @@ class LabelledProgram:
 
 
 Event = str | LabelledProgram
-"""The name of what the host wrote, by a transfer or raw; or a launch."""
+"""A launch, or the name of the memory that the host wrote, by a transfer or directly."""
 
 
 class RecordLog:

@@ -1,7 +1,7 @@
 """Checks of a linked program that need no run: memory, alignment, spans, scratchpads.
 
 An operand must stay in the allocation that its address is computed from
-(:mod:`spyre.hw.linking.trace`), whatever memory follows it.
+(:mod:`spyre.hw.linking.trace`), even if other allocated memory follows.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def check_stale(
         # The outermost loop that the read has left but the write is in.
         inner = [d for d, loop in enumerate(paths[last.static]) if loop not in paths[read.static]]
         indices = linked.schedule.loop_indices[last.static]
-        # a loop of one trip leaves what a read behind it expects
+        # after a loop of one iteration, a later read finds the expected contents
         if not inner or len(indices) == len(np.unique(indices[:, : inner[0]], axis=0)):
             continue
         loop = paths[last.static][inner[0]]

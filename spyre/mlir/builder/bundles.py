@@ -348,7 +348,7 @@ class BuiltBundle:
 def _program(
     steps: Sequence[BuiltStep], buffers: Mapping[str, str], sizes: Sequence[RuntimeSize]
 ) -> LoopProgram:
-    """What lowering the module gives."""
+    """Return the program that lowering the written module would give."""
     maker = _ProgramMaker()
     for name, written in buffers.items():
         maker.buffers[name] = maker.parameter(Parameter(parameter_name(written), "input_arg"))
@@ -361,7 +361,7 @@ def _program(
 
 @dataclass(slots=True)
 class _ProgramMaker:
-    """What the buffers and sizes of a launch are worth, and the terms that values share."""
+    """Values of the buffers and sizes of a launch, and the terms that values share."""
 
     parameters: list[Parameter] = field(default_factory=list)
     buffers: dict[str, IndexValue] = field(default_factory=dict)
@@ -406,7 +406,7 @@ class _ProgramMaker:
     def value(
         self, address: Address | RuntimeSize, variables: Mapping[str, IndexValue]
     ) -> IndexValue:
-        """What a symbol is worth."""
+        """Return the value of a symbol."""
         if isinstance(address, RuntimeSize):
             return self.sizes[address]
         buffer, offset, strides, shifts = address

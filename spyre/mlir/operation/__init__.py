@@ -1,4 +1,4 @@
-"""What one SDSC means: an operation, its operands, their place in memory."""
+"""The meaning of an SDSC: an operation, its operands, their place in memory."""
 
 import lazy_loader
 

@@ -236,7 +236,7 @@ class AffineSet:
         return tuple(pairs) if len(pairs) == self.n_dims else None
 
     def contains(self, points: Sequence[Integers], symbols: Sequence[Integers]) -> Any:
-        """Whether the points, one array per dim, are in the set: a bool array."""
+        """Return a bool array: the points, one array per dim, that are in the set."""
         inside: Any = True
         for constraint in self.constraints:
             value = fold(constraint.value, points, symbols, INTEGERS)
@@ -271,7 +271,7 @@ def _slope(expr: AffineExpr, dim: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ExprArithmetic(Generic[T]):
-    """How to compute with values of type T: constants from int, and the six operators."""
+    """Arithmetic of values of type T: constants from int, and the six operators."""
 
     constant: Callable[[int], T]
     operators: dict[Operator, Callable[[T, T], T]]

@@ -76,7 +76,7 @@ class _Nest:
 
 @dataclass(slots=True)
 class _Budget:
-    """What may still be allocated; raises before the limits are passed."""
+    """Remaining budget of executes and elements; raises before a limit is exceeded."""
 
     max_executes: int
     executes: int = 0
@@ -242,7 +242,7 @@ def _place(unrolled: tuple[_Run | _Nest, ...], start: Int64Array, schedule: Sche
 
 
 def _starts(nest: _Nest, start: Int64Array) -> Int64Array:
-    """Where each row of the inner level begins: after the earlier rows of the same parent."""
+    """Return the begin of each row of the inner level, after earlier rows of the same parent."""
     before = np.cumsum(nest.counts) - nest.counts
     first = np.searchsorted(nest.parent, nest.parent)
     starts: Int64Array = start[nest.parent] + before - before[first]

@@ -42,7 +42,7 @@ MAX_SIZE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What atoms are worth: integers, and per enclosing loop a column of induction values.
+    """Values of atoms: integers, and per enclosing loop a column of induction values.
 
     ``columns[depth]`` is int64 (or, for exactness beyond int64, object) of shape
     ``(n_instances,)``; ``magnitudes[depth]`` bounds its absolute values.

@@ -155,7 +155,7 @@ def _decode_error(data: bytes, file: str, error: Exception) -> SdscError:
 
 
 def _not_utf8(data: bytes) -> str:
-    """Where the first byte is that is no UTF-8 ('' when all are)."""
+    """Describe the position of the first byte that is not UTF-8; '' if there is none."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

@@ -262,7 +262,7 @@ def inspect_sdsc(sdsc: Sdsc, file: str) -> Inspection:
 
 
 def inspect_operation(op: Operation) -> Inspection:
-    """As `inspect_sdsc` of the file that would be written of ``op``, without writing it."""
+    """Like `inspect_sdsc` of the file that would be written of ``op``, without writing it."""
     if not _survives_writing(op):
         return inspect_sdsc(write_operation(op), op.file)
     findings: list[Finding] = []

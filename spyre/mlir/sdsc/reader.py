@@ -71,7 +71,7 @@ def open_document(sdsc: Sdsc, file: str) -> SdscDocument:
 
 
 def operation_of(document: SdscDocument) -> Operation:
-    """As `read_operation`, of a file that was opened."""
+    """Like `read_operation`, for a file that was opened."""
     for error in unsupported_features(document):
         raise error
     op = _compute_op(document)
@@ -243,7 +243,7 @@ def _symbolic_dims(
 
 
 def _refuse_mixed(document: SdscDocument, symbols: Mapping[str, int]) -> None:
-    """What the reference does not define for a size that changes."""
+    """Refuse windows and masks along dims of symbolic size, which the reference does not define."""
     path = f"{document.dsc_path}.N_"
     table = _table(document, WINDOWS_KEY)
     windowed = {str(row.get(_WINDOW_DIM, "")).removesuffix("_") for row in table.values()}

@@ -238,10 +238,10 @@ def unknown_dim(document: SdscDocument, dim: str, dims: Mapping[str, int], path:
 
 @dataclass(frozen=True)
 class RuleContext:
-    """What a rule on the meaning looks at: an operation, and the file it was read from.
+    """Subject of a rule on the meaning: an operation, and the file it was read from.
 
-    ``source`` is None for an operation that was built: then paths are those of the file the writer
-    would make of it, where the node of tensor k is the k-th and the DSC has the operation's name.
+    ``source`` is None for a built operation: paths are then those of the file that the writer would
+    make, where the node of tensor k is the k-th and the DSC has the operation's name.
     """
 
     op: Operation
@@ -249,7 +249,7 @@ class RuleContext:
 
     @property
     def document(self) -> SdscDocument:
-        """The file; only rules that compare it with itself may ask."""
+        """The file, for rules that compare parts of it with each other."""
         assert self.source is not None
         return self.source
 

@@ -57,7 +57,7 @@ class AffineFold(Struct, frozen=True):
 
 
 class FoldFunction(Struct, frozen=True):
-    """How a fold's index acts: exactly one of Affine, Const (ignored) or Map (looked up)."""
+    """Effect of a fold's index: exactly one of Affine, Const (ignored) or Map (looked up)."""
 
     affine: AffineFold | UnsetType = field(name="Affine", default=UNSET)
     const: dict[str, Any] | UnsetType = field(name="Const", default=UNSET)
@@ -75,7 +75,7 @@ class FoldManager(Struct, frozen=True):
 
 
 class CoordInfo(Struct, frozen=True):
-    """Which coordinates of one dim a core's stored elements have, as nested folds (§5.5)."""
+    """Coordinates of a core's stored elements along one dim, as nested folds (§5.5)."""
 
     element_folds: Number = field(name="elemArr")
     folds: FoldManager
@@ -94,7 +94,7 @@ class Coordinates(Struct, frozen=True):
 
 
 class AllocateNode(Struct, frozen=True):
-    """Where one tensor lives: memory, dim order (innermost first), start address per core."""
+    """Place of one tensor: memory, dim order (innermost first), start address per core."""
 
     node_type: str = field(name="nodeType_")
     name: str = field(name="name_")
@@ -116,7 +116,7 @@ class AllocateNode(Struct, frozen=True):
 
 
 class MemoryPresence(Struct, frozen=True):
-    """Whether a tensor may be in one memory; residency is the allocate node's component."""
+    """Possible presence of a tensor in one memory; the allocate node has the actual one."""
 
     is_present: Flag = field(name="isPresent")
     is_padded: Any = field(name="isPadded", default=UNSET)
@@ -176,7 +176,7 @@ class OpAttributes(Struct, frozen=True):
 
 
 class ComputeOp(Struct, frozen=True):
-    """What is computed: the function's name and its tensors (``"Tensor0-idx0"``)."""
+    """The computation: name and tensors (``"Tensor0-idx0"``) of the function."""
 
     name: str = field(name="opFuncName")
     inputs: tuple[str, ...] = field(name="inputLabeledDs")

@@ -86,7 +86,7 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class ParseFailure:
-    """Where parsing stopped: offset, the terminals that would fit, and the text from there on."""
+    """Position where parsing stopped: offset, the terminals that would fit, and the text."""
 
     text: str
     position: int

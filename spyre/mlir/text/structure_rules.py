@@ -42,7 +42,7 @@ NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_$.-")
 _UNSAFE_PATH = re.compile(r"^$|^[/\\]|^[A-Za-z]:|\x00|(?:^|[/\\])\.\.(?:[/\\]|$)")
 
 ModulePlace = int | SourceLocation | None
-"""Where a module breaks a rule: an offset in its text, or a location."""
+"""Place of a broken rule in a module: an offset in its text, or a location."""
 ModuleFault = Fault[ModulePlace]
 SubjectT = TypeVar("SubjectT")
 
@@ -166,7 +166,7 @@ class _Walk:
     # --- definitions ------------------------------------------------------------------------------
 
     def definition(self, op: Definition) -> None:
-        """What a statement uses besides integers, and the name it defines."""
+        """Check a statement's operands that are no integers, and define its name."""
         match op:
             case ExtractOp():
                 self.extract(op)

@@ -60,7 +60,7 @@ class Rejection(Exception):
 
 
 class ArgumentField(StrEnum):
-    """What ``input_arg_extract`` takes out of an argument."""
+    """Fields of an argument that ``input_arg_extract`` reads."""
 
     VALUE = "value"
     GRANULARITY = "granularity"

@@ -136,11 +136,11 @@ Inputs = Sequence[InputValue] | Mapping[str | int, InputValue] | None
 def prepare_inputs(
     arguments: Sequence[ArgumentSpec], inputs: Inputs, seed: int
 ) -> tuple[HostTensor, ...]:
-    """A tensor per input argument. None: random numbers, reproducible by ``seed``; for those that
-    are numbers of the compiled function, these.
+    """Return a tensor per input argument. ``inputs`` None: random numbers, reproducible by
+    ``seed``, and the numbers of the compiled function.
 
-    A mapping may use names, also those of the compiled function, or argument indices, and leave out
-    its numbers. LaunchError SPY367 for a wrong number of inputs or an unknown name, SPY333 for a
+    A mapping may use names, also those of the compiled function, or argument indices, and may omit
+    numbers. LaunchError SPY367 for a wrong number of inputs or an unknown name, SPY333 for a
     shape, SPY334 for a dtype.
     """
     if inputs is None:

@@ -317,7 +317,7 @@ def _dense_strides(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     row_major = contiguous_strides(shape)
     yield row_major
     long = [dim for dim, size in enumerate(shape) if size > 1]
-    if len(long) > _MAX_PERMUTED_DIMS:  # more orders than are worth trying
+    if len(long) > _MAX_PERMUTED_DIMS:  # too many orders to try
         return
     for order in permutations(long):
         strides, step = list(row_major), 1

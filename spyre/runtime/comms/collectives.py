@@ -91,9 +91,9 @@ class CollectiveRecord:
 Stage = Callable[[int], None]
 """One step of a pipeline, for the piece of a number."""
 Outgoing = Mapping[int, tuple[Bytes, tuple[int, ...]]]
-"""By outbox: the part in it, and the ranks that read it."""
+"""Part of the data in each outbox, and the ranks that read it."""
 Incoming = Mapping[int, tuple[Bytes, int]]
-"""By sending rank: the destination of the part, and the sender's outbox that it is in."""
+"""Destination of the part from each sending rank, and the sender's outbox that holds it."""
 
 
 class Communicator:
@@ -155,7 +155,7 @@ class Communicator:
             self._reduce_chunks("all_reduce", run, range(self.size), combiner, detail)
 
     def reduce(self, run: Bytes, root: int, combiner: Combiner, detail: str) -> None:
-        """As `all_reduce`, but only the run of the root changes."""
+        """Like `all_reduce`, but only the run of the root changes."""
         self._reduce_chunks(f"reduce to {root}", run, [root], combiner, detail)
 
     def _all_reduce_small(self, run: Bytes, combiner: Combiner, detail: str) -> None:

@@ -171,7 +171,7 @@ class MemoryWindow:
 
 
 def operand_window(step: ExecuteView, operand: int) -> MemoryWindow:
-    """What operand ``operand`` may touch on all cores; with an index, its whole allocation."""
+    """Return the memory an operand may touch on all cores; with an index, its whole allocation."""
     access = step.plan.accesses[operand]
     if access.tensor.component is Component.LX:
         return _scratchpad_window(access, step.starts[operand])

@@ -51,7 +51,7 @@ def inside(content: Content) -> Markup:
 
 
 def _escaped(text: str) -> str:
-    """Escape what HTML and XML give a meaning, and control characters, which XML may not hold."""
+    """Escape HTML and XML syntax, and control characters, which XML may not hold."""
     return escape(printable(text), quote=True)
 
 

@@ -130,7 +130,7 @@ class Scheduler:
             return
         # No lock is needed: the work is in the inbox already, and a thread that goes to sleep first
         # adds itself to the idle list and then checks the inbox, so one of the two sees the other.
-        # A dozing thread polls soon; only large work is worth waking it.
+        # A dozing thread polls soon; it is woken for large work only.
         if not self._threads or self._idle or (self._dozing and work.is_large):
             self._wake(work.is_large)
 

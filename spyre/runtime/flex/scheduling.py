@@ -125,7 +125,7 @@ class Work:
 
     ``stages`` are in order, each with ``iterations`` iterations; work without stages records or
     waits for ``event``. ``chunk``: iterations that run in one unit at most; work of higher priority
-    waits no longer than that. ``is_large``: worth a second thread. ``payload``: the callback or
+    waits no longer than that. ``is_large``: a second thread pays. ``payload``: the callback or
     block it was created for, or the memory of a launch, dropped when the work ends. ``number``:
     order of submission.
     ``error``: exception of its preparation at iteration ``limit``; earlier iterations still run.
@@ -235,7 +235,7 @@ LOOK_AHEAD = 4
 
 
 class Policy(StrEnum):
-    """How jobs of different streams share the card."""
+    """Policies by which jobs of different streams share the card."""
 
     SERIALISED = "serialised"
     CONCURRENT = "concurrent"
@@ -284,7 +284,7 @@ class Scheduling:
     ``holds``: nothing is dispatched while it is above 0. ``one_by_one``: units are single
     iterations of single stages, so that each can be observed. ``recovers``: failing work does not
     fail its stream, so later work runs; the stream keeps the first failure until it is reported.
-    ``finished``: work of which no unit runs any more; its owner empties it, without the lock.
+    ``finished``: work without running units; its owner empties it, without the lock.
     """
 
     def __init__(self, policy: Policy = Policy.SERIALISED) -> None:

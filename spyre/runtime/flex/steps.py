@@ -79,14 +79,14 @@ def require_tensors(card: Card, tensors: Sequence[SpyreTensor]) -> None:
 
 NO_VALUES: Mapping[str, int] = {}
 LARGE_BYTES = 1 << 21
-"""Tensor bytes from which a job is worth a second thread."""
+"""Tensor bytes from which a second thread pays for a job."""
 CHUNK_BYTES = 1 << 26
 """Tensor bytes of the tiles that run in one unit: some milliseconds."""
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchPlan:
-    """How a kernel runs over tensors of one signature. Immutable; any thread may use it.
+    """Plan of a kernel's runs over tensors of one signature. Immutable; any thread may use it.
 
     ``kernel`` runs once per iteration. ``offsets_bytes``: int64 [iteration, address], the corner of
     each tile relative to its tensor; None for a single pass. ``tiles``: None for a single pass of
@@ -109,7 +109,7 @@ class LaunchPlan:
 
     @cached_property
     def is_large(self) -> bool:
-        """True if a launch is worth a second thread."""
+        """True if a second thread pays for a launch."""
         return self.size_bytes > LARGE_BYTES or self.iterations > 1
 
     @cached_property
@@ -271,7 +271,7 @@ class JobPlan:
 
     @cached_property
     def moves_much(self) -> bool:
-        """True if its copies are worth a second thread."""
+        """True if a second thread pays for its copies."""
         sizes = (step.size_bytes for step in self.steps if isinstance(step, DMA))
         return sum(sizes) > LARGE_BYTES
 

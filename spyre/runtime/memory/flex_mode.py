@@ -85,7 +85,7 @@ def visible_devices() -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if all(map(_is_number, words)):
         devices = tuple(dict.fromkeys(n for n in map(int, words) if n < count))
-        # the flex runtime, and so torch-spyre, ignores what an own process has to correct
+        # the flex runtime, and so torch-spyre, ignores unknown and repeated numbers
         if len(devices) == len(words) or config.FRONTEND.read() == "torch-spyre":
             return devices
     raise _wrong_devices(count, text)

@@ -269,7 +269,7 @@ def _saved(execute: ExecuteProfile) -> float:
         Bound.RING: replace(terms, ring=0.0),
         Bound.RUNS: replace(terms, runs=0.0),
     }[execute.bound]
-    # Without its largest term, what had overlapped with that is no longer hidden.
+    # Without the largest term, the terms that overlapped with it are no longer hidden.
     left_ns = sum(replace(without, overlap=0.0).values)
     return max(terms.total - left_ns, 0.0) * execute.launches
 

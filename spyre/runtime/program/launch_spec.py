@@ -30,7 +30,7 @@ DERIVED_EMITTER = "spyre-compile, derived"
 
 
 class Role(StrEnum):
-    """What a kernel does with an argument."""
+    """A kernel's use of an argument."""
 
     INPUT = "input"
     OUTPUT = "output"

@@ -120,7 +120,7 @@ def _wrong_file(path: Path, record: Path, expected: str, found: str) -> BundleEr
 
 
 def file_record(data: bytes) -> FileRecord:
-    """What spyrecode.json records of a file."""
+    """Return the record of a file in spyrecode.json: its length and SHA-256."""
     return len(data), hashlib.sha256(data).hexdigest()
 
 
@@ -175,7 +175,7 @@ def _replace_files(target: Path, files: Mapping[str, bytes], record: bytes) -> N
         for name, data in contents.items():
             _write(written[name], data)
         (target / SPYRECODE_FILE).unlink(missing_ok=True)
-        _sync(target)  # the record is gone on disk before the first file is another one
+        _sync(target)  # the record is removed on disk before the first file is replaced
         for name in files:
             os.replace(written[name], target / name)
         if LAUNCH_SPEC_FILE not in files:

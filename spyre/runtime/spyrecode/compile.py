@@ -69,7 +69,7 @@ def correction_tensor_bytes(n_symbols: int) -> int:
 
 @dataclass(frozen=True)
 class CompiledDirectory:
-    """What was compiled: the directory written, its plans, how many symbols, and warnings."""
+    """A compiled bundle: the written directory, its code, number of symbols, and warnings."""
 
     directory: Path
     code: SpyreCode
@@ -93,11 +93,11 @@ def compile_directory(path: str | os.PathLike[str]) -> CompiledDirectory:
 def compile_for_frontend(
     path: str | os.PathLike[str], keep_plan: bool = False
 ) -> CompiledDirectory:
-    """As `compile_directory`, for a frontend that knows the arguments of its many kernels.
+    """Like `compile_directory`, for a frontend that knows the arguments of its many kernels.
 
-    No launch_spec.json is derived. ``keep_plan``: the plan is stored, or one that is there is used.
-    For the process that launches the kernel; another needs longer to load the modules for it than
-    that one to make the plan. The checks are the same.
+    No launch_spec.json is derived. ``keep_plan``: store the plan, or use a stored one. This pays in
+    the process that launches the kernel; another process needs longer to load the modules for it
+    than the first one to make the plan. The checks are the same.
     """
     files = _bundle_files(path)
     if keep_plan:

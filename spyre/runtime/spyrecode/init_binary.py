@@ -117,7 +117,7 @@ def _decompress(payload: bytes, header: ProgramHeader) -> bytes:
     """Decompress the number of bytes in the header; zlib.error for more or fewer bytes."""
     if header.content_bytes > MAX_CONTENT_BYTES:
         raise zlib.error(f"{header.content_bytes} bytes are more than a program has")
-    # Decompressing one byte more is enough to detect a longer content, whatever its length.
+    # Decompressing one byte more is enough to detect a longer content of any length.
     stream = zlib.decompressobj()
     content = stream.decompress(payload, header.content_bytes + 1)
     if len(content) != header.content_bytes or not stream.eof:

@@ -99,7 +99,7 @@ def device_dims(
     order = next(
         (o for o in _orders(layout, shape) if _fits(o, host_dims, layout, shape)), host_dims
     )
-    # What the geometry tells is kept; the order only fills its gaps.
+    # Dims known from the geometry are kept; the order only fills the gaps.
     for k, host_dim in enumerate(order):
         if host_dims[k] >= 0 or host_dim < 0:
             continue

@@ -102,7 +102,7 @@ def ended_work_of_future(future: Any) -> Any:
 
 _works: weakref.WeakKeyDictionary[Any, Completion] = weakref.WeakKeyDictionary()
 _futures: weakref.WeakKeyDictionary[Any, Completion] = weakref.WeakKeyDictionary()
-"""Of the works of cards, of their futures and of those of callbacks."""
+"""Completions of the works of cards, of their futures and of callbacks' futures."""
 _latest = threading.local()
 """``work``: the last one of the thread; ``coalesced``: those since `_start_coalescing`, or None."""
 
@@ -285,7 +285,7 @@ def make_reducer(original: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def set_static_graph(original: Any, module: Any) -> None:
-    """As `make_reducer`, because the map is created again."""
+    """Like `make_reducer`, because the map is created again."""
     if module.device_type != "spyre":
         original(module)
         return

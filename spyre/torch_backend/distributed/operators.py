@@ -383,7 +383,7 @@ def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Ints) -> None:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {}
-"""By name of the operator of c10d."""
+"""Kernels by name of the operator of c10d."""
 
 
 def _kernel(name: str, lane: str = "") -> Callable[[Callable[..., Job]], Callable[..., Any]]:

@@ -261,7 +261,7 @@ def channels_gradient(
 # --- kernels -------------------------------------------------------------------------------------
 
 MAX_ELEMENTS = 1 << 27
-"""Most elements of what the windows see; beyond that, the CPU."""
+"""Most elements under the windows; larger convolutions run on the CPU."""
 
 
 def convolution(args: Arguments) -> torch.Tensor:
@@ -348,7 +348,7 @@ def _has_room(args: Arguments) -> bool:
 
 
 def convolution_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of input, weight and bias, those that ``output_mask`` asks for."""
+    """Return the gradients of input, weight and bias that ``output_mask`` requests."""
     grad, x, weight, groups = args.grad_output, args.input, args.weight, args.groups
     windows, transposed = _windows(args), args.transposed
     dtype, by_channel = name_of(grad.dtype), _is_by_channel(weight, groups)

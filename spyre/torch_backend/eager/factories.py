@@ -144,8 +144,8 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """aten::_to_copy. Copies to the host wait, and torch must not ask for pinned memory for them:
-    a device in Python has no allocator to give.
+    """aten::_to_copy. Copies to the host wait; torch must not request pinned memory for them,
+    because a device in Python cannot provide its allocator.
     """
     waits = device is not None and device.type == "cpu"
     is_plain = memory_format in PLAIN_FORMATS and layout in (None, torch.strided) and not pin_memory
@@ -214,7 +214,7 @@ def random_(tensor: torch.Tensor, *bounds: int | None, generator: Any = None) ->
 def record_stream(tensor: torch.Tensor, stream: Any) -> None:
     """aten::record_stream: nothing to do.
 
-    Whatever is submitted to a stream keeps the memory it uses until it has run.
+    Work submitted to a stream keeps the memory that it uses until it has run.
     """
 
 

@@ -1,8 +1,8 @@
 """Arithmetic of int32 and int64 tensors, whose elements are 32-bit words on the card.
 
-The card adds and multiplies words modulo 2^32; everything else is made of that, exactly: signs and
-zeros survive the conversion to float32, so comparisons look at the sign of a difference. What is a
-result of torch's, not a step on the way there, is refused where int64 has it and words have not.
+The card adds and multiplies words modulo 2^32; all other operations are composed of these, exactly:
+signs and zeros survive the conversion to float32, so comparisons use the sign of a difference. A
+final result, but no intermediate one, is refused if it is an int64 beyond 32 bits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _word(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
 
 
 def _exact(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
-    """Of int64 SPY901 where the result does not fit."""
+    """Add an operation that raises SPY901 if an int64 result exceeds 32 bits."""
     return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
 
 
@@ -175,7 +175,7 @@ def divided(
 
 
 def _quotient(builder: Lowering, a: Value, b: Value, dtype: str, wanted: str) -> Value:
-    """a / b rounded down ("floor") or towards zero ("trunc"), or what is left of a after that
+    """Return a / b rounded down ("floor") or towards zero ("trunc"), or the rest of that division
     ("remainder", "fmod").
     """
     a, b = builder.convert(a, dtype), builder.convert(b, dtype)
@@ -302,7 +302,7 @@ def _sum(args: Arguments) -> torch.Tensor:
     return over_dims("int sum", partial(folded, exact_add), args)
 
 
-# --- promotion: functions of floats, of which integers have values too ----------------------------
+# --- promotion: functions of floats that also accept integers -------------------------------------
 
 
 def _as_floats(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 MAX_CALLS = 16384
 Key = tuple[object, ...]
 _calls: LruCache[Key, CachedCall | Relayout | LoweringError] = LruCache(MAX_CALLS)
-"""What a call over such operands runs, or why nothing does."""
+"""Prepared call, conversion of layouts or error, by the key of a call's operands."""
 
 
 def run(
@@ -100,7 +100,7 @@ def ready_buffer(tensor: torch.Tensor) -> DeviceBuffer:
 
 
 def _prepared_or_error(call: EagerCall) -> CachedCall | Relayout | LoweringError:
-    """What a call runs; results that cannot be written straight to the target are new tensors."""
+    """Prepare a call; results that cannot be written straight to the target are new tensors."""
     try:
         return prepare(call)
     except LoweringError as error:
@@ -306,7 +306,7 @@ def known_call(
     target_buffer = None
     if target is not None:
         target_buffer = buffers[-1]
-        parts[-1] = None  # what is beyond its elements is written over
+        parts[-1] = None  # memory beyond its elements may be overwritten
         # which operands it may overlap with
         parts += map(buffers.index, buffers)
         buffers, tensors = buffers[:-1], tensors[:-1]
@@ -355,8 +355,8 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
 
 
 def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
-    """How `allocate_on` makes such a tensor; None where it does not, and where more than the call's
-    tensors may have decided the dtype.
+    """Return arguments of `allocate_on` for such a tensor; None if it cannot make it, or if more
+    than the call's tensors may have decided the dtype.
     """
     made = (tuple(result.shape), result.stride(), result.dtype)
     usual = default_base(*made[:2], name_of(result.dtype))
@@ -397,7 +397,7 @@ def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
 
 MIN_SCRATCH_BYTES = 1 << 20
 _scratch: dict[tuple[int, int], tuple[int, DeviceBuffer]] = {}
-"""By card and how often it was reset: bytes, and the memory."""
+"""Bytes and memory, by card and its number of resets."""
 
 
 def scratch_memory(card: FlexDevice, size_bytes: int) -> DeviceBuffer:

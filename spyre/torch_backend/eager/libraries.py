@@ -79,4 +79,4 @@ OPERATORS: dict[str, dict[str, Callable[..., Any]]] = {
     "spyre": {"paged_attn_store": paged_attn_store, "paged_attn_compute": paged_attn_compute},
     "moe": {"moe_mm": moe_mm},
 }
-"""By namespace and name; they are known before the library defines them."""
+"""Operations by namespace and name, known before the library defines them."""

@@ -17,7 +17,7 @@ from spyre.torch_backend.eager.special import along, logarithm
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 _AFFINE = {"weight": 1.0, "bias": 0.0}
-"""What the normalised values are multiplied by and what is added, and the numbers for neither."""
+"""Factor and summand of the normalised values, with their neutral numbers."""
 
 
 def softmax(builder: Lowering, x: Value, dim: int, dtype: str) -> Value:
@@ -68,8 +68,8 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, V
 
 
 def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
-    """As `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
-    float32, as in `batch_norm`.
+    """Like `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
+    float32, like `batch_norm`.
     """
     *weights, kinds, shape, eps, dtype = args
     rows, groups, width, _ = shape
@@ -209,7 +209,7 @@ def _backward(lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
 
 
 def _affine(args: Arguments) -> dict[str, torch.Tensor]:
-    """Weight and bias, those that are given."""
+    """Return weight and bias, without those that are None."""
     pairs = {"weight": args.weight, "bias": args.bias}
     return {kind: tensor for kind, tensor in pairs.items() if tensor is not None}
 
@@ -302,7 +302,7 @@ def _batch_norm(x: torch.Tensor, *args: Any) -> Any:
 
 
 COMPOSITES = {"_batch_norm_impl_index": _batch_norm}
-"""In front of what torch makes these operations of; by aten name."""
+"""Functions called before torch's compositions of these operations, by aten name."""
 
 
 def weight_norm(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
@@ -325,7 +325,7 @@ def native_batch_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ..
 
 
 def _has_statistics(args: Arguments) -> bool:
-    """Statistics of the input, in training, or those that are given."""
+    """Return True if statistics are given or, in training, computed from the input."""
     is_own = args.training if hasattr(args, "training") else args.train
     return is_own or None not in (args.running_mean, args.running_var)
 

@@ -25,12 +25,12 @@ from spyre.torch_backend.program import current_recorder
 REFUSAL = "single memory location"
 """Part of torch's message for every write it refuses for its overlap."""
 RESIZABLE_BYTES = 1 << 20
-"""Up to this size operations may resize what `stand_ins` stands in for."""
+"""Up to this size operations may resize the tensors that `stand_ins` replaces."""
 Verdict = tuple[str, bool]
 """Torch's message, empty where it refuses nothing, and whether elements coincide."""
 MAX_VERDICTS = 4096
 _verdicts: LruCache[Any, Verdict] = LruCache(MAX_VERDICTS)
-"""By function and geometry of its arguments."""
+"""Verdicts by function and geometry of its arguments."""
 
 
 def overlap_check(op: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:

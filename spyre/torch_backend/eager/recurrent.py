@@ -276,8 +276,8 @@ CELLS = {
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What a program is made for, besides sizes. ``weights``: tensors per layer and direction.
-    ``is_backwards``: its one direction is from the last step to the first.
+    """Key of a program, besides sizes. ``weights``: tensors per layer and direction.
+    ``is_backwards``: its only direction is from the last step to the first.
     """
 
     cell: str
@@ -290,7 +290,7 @@ class Network:
 
     @property
     def has_projection(self) -> bool:
-        """True if a last weight makes the hidden state smaller."""
+        """True if a last weight projects the hidden state to a smaller one."""
         return bool(self.weights % 2)
 
 
@@ -563,4 +563,4 @@ COMPOSITES = {
     **{f"{cell}.input": partial(_network_kernel, cell) for cell in CELLS},
     **{f"{cell}_cell": partial(_cell_kernel, cell) for cell in CELLS},
 }
-"""In front of what torch makes these operations of; by aten name."""
+"""Functions called before torch's compositions of these operations, by aten name."""

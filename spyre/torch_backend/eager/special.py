@@ -206,7 +206,7 @@ def power_of_floats(builder: Lowering, base: Value, exponent: Value, dtype: str)
     scale = product.exp()
     rest = fused(y, low, fused(y, high, -product))
     result = fused(scale, rest, scale)
-    result = result.equal(result).chosen(result, scale)  # what infinities lose is NaN
+    result = result.equal(result).chosen(result, scale)  # the rest of an infinite result is NaN
     result = size.equal(1.0).chosen(1.0, result)
     is_odd = whole * (1.0 - half.equal(half.floor()))
     is_below = (x < 0.0).maximum(x.apply("reciprocal") < 0.0)
@@ -266,7 +266,7 @@ def _remainder(x: Term, cycles: Sequence[tuple[float, float, float]]) -> tuple[T
     """x modulo π/2 as a difference rest - low, exact to 2^-53, and _ROUNDER + the multiple.
 
     Integer counts of numbers are subtracted from x exactly, and counts of what these lack added up:
-    in ``high`` multiples of 2^-24, in ``middle`` what rounding took from them, multiples of 2^-46,
+    in ``high`` multiples of 2^-24, in ``middle`` their rounding errors, multiples of 2^-46,
     both exact as well. All signs are such that the remainder of -0 is -0.
     """
     high: Term | float = _HIGH_START
@@ -313,7 +313,7 @@ def power(x: Term, exponent: int) -> Term:
         if bit == "1":
             result, low = _product(result, low, base, base_low)
     exact = result if low is None else result - low
-    # what infinities lose is NaN
+    # the low part of an infinite result is NaN
     return exact.equal(exact).chosen(exact, result)
 
 
@@ -342,7 +342,7 @@ def normal_tail(a: Term) -> tuple[Term, Term]:
     t = fused(a, _MILLS_SCALE, 1.0).apply("reciprocal")
     ratio = t * _polynomial(t, _MILLS)
     square = -a * a
-    # what rounding took from the square would be half of it times 2^-24 of the result
+    # without the rounding error of the square, the relative error would be square/2 · 2^-24
     rest = fused(a, a, square)
     e = (square * 0.5).exp()
     return ratio, fused(e, rest, e, -0.5)

@@ -65,10 +65,10 @@ class Windows:
         return cls(*(tuple(map(int, numbers)) for numbers in lists))
 
     def reversed(self) -> Windows:
-        """Windows over the positions of these, at all elements of their input: those that a
-        gradient is gathered by, with the places in reverse order.
+        """Return windows over the positions of these, one per element of their input, by which a
+        gradient is gathered; places are in reverse order.
 
-        LoweringError where windows reach nothing but padding.
+        LoweringError if windows reach only padding.
         """
         columns = zip(self.dilation, self.size, self.before, strict=True)
         before = tuple(d * (k - 1) - b for d, k, b in columns)
@@ -145,7 +145,7 @@ def copied_to(builder: Lowering, source: Value, target: Value) -> Value:
 
 
 def restickified(builder: Lowering, source: Value, target: Value) -> Value:
-    """As `copied_to`, from sticks along one dim to sticks along another."""
+    """Like `copied_to`, from sticks along one dim to sticks along another."""
     if source.lane_dim == target.lane_dim:
         return copied_to(builder, source, target)
     return builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (source,), target))
@@ -369,7 +369,7 @@ def avg_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
 def _factors(
     x: torch.Tensor, windows: Windows, counts_padding: bool, divisor: int | None
 ) -> tuple[list[torch.Tensor], float]:
-    """What sums are multiplied by: one number, or a factor per position."""
+    """Return the factor of the sums: one number, or a tensor with a factor per position."""
     if divisor:
         return [], 1.0 / divisor
     counts = torch.ones(())

@@ -59,7 +59,7 @@ from spyre.torch_backend.program import LoweringError
 # --- candidates -----------------------------------------------------------------------------------
 
 Classes = Mapping[str, tuple[str, ...]]
-"""By name of an operation, the class of each of its dims."""
+"""Class of each dim of an operation, by the operation's name."""
 _DimNode = tuple[str, str, int]
 ITERATION, BUFFER = "iteration", "buffer"
 
@@ -132,8 +132,8 @@ Range = tuple[int, int]
 def candidate_ranges(
     operations: Sequence[Any], dims: Mapping[str, Dims]
 ) -> list[tuple[Range, dict[str, int]]]:
-    """Return all ranges of a run that are worth a trial, the longest first, and elements of the
-    dims that all their operations have and that may be tiled, by class.
+    """Return all candidate ranges of a run, the longest first, each with the elements of the
+    tileable dims that all its operations have, by class.
 
     For each class these are the longest ranges, and their parts between matmuls and from one matmul
     to the next: a matmul in tiles of rows reads its weights once per tile. ``dims``: by name of the
@@ -263,12 +263,12 @@ class Outcome:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether other counts along the same dims are not possible either."""
+        """True if other counts along the same dims are not possible either."""
         return bool(self.why) and not self.why.startswith(COUNT_DOES_NOT_FIT)
 
     @property
     def is_possible(self) -> bool:
-        """Whether a kernel with these tiles can be compiled."""
+        """True if a kernel with these tiles can be compiled."""
         return not self.why
 
 

@@ -38,7 +38,7 @@ bundle_symbolic_args: bool | None = None
 """BUNDLE_SYMBOLIC_ARGS: addresses in bundles are launch arguments, not constants."""
 
 symbolic_sizes: bool | None = None
-"""SPYRE_SYMBOLIC_SIZES: compile once for all sizes. None in both: as PyTorch's settings ask."""
+"""SPYRE_SYMBOLIC_SIZES: compile once for all sizes. None in both: by PyTorch's settings."""
 
 
 def install() -> None:

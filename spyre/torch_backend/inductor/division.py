@@ -262,8 +262,8 @@ def splits_text(splits: Mapping[str, int] | Iterable[tuple[str, int]]) -> str:
 
 # --- pass 2: matmuls ------------------------------------------------------------------------------
 #
-# The cost model chooses (:mod:`spyre.hw.cost`). Other operations it tells apart by the number of
-# their cores only, of which pass 3 uses the most. Roles of the dims (batch, M, N, K): §4.1, step 4.
+# The cost model chooses (:mod:`spyre.hw.cost`). For others only the number of cores
+# matters, and pass 3 uses the largest. Roles of the dims (batch, M, N, K): §4.1, step 4.
 
 
 def product_of(iteration: Iteration) -> tuple[OperationCounts, dict[str, list[int]]]:

@@ -18,9 +18,9 @@ from spyre.torch_backend.inductor.division import product_of, read_iteration
 
 
 def counts_of(op: KernelOp, in_lx: Collection[str] = (), runs: int = 1) -> OperationCounts:
-    """The counts of ``runs`` iterations of a divided operation.
+    """Return the counts of ``runs`` iterations of a divided operation.
 
-    ``in_lx``: names of the buffers that are in LX beside those that the operation says are.
+    ``in_lx``: names of further buffers in LX, in addition to the operation's.
     """
     known, lane = find_op(op.name), op.tensors[0].lane
     in_hbm = [tensor.memory != LX and tensor.buffer not in in_lx for tensor in op.tensors]

@@ -125,8 +125,8 @@ def outlives(accesses: Accesses, loop: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CoreView:
-    """How a tensor is divided over the cores: per device dim above the stick, without dims of one
-    step, and with dims that are divided as one as one.
+    """Division of a tensor over the cores, per device dim above the stick, without dims of one
+    step. Neighbouring dims that the cores divide as one dim count as one.
 
     ``extents``: steps in one core's slice. ``splits``: number of slices. ``strides``: core c has
     slice ``c // stride % split`` (0 if the dim is not split). ``cores``: number of cores.
@@ -360,8 +360,8 @@ class ScratchpadPlan:
 
     ``buffers``: those that may be placed in LX, in the order of first use, with their sizes in one
     core. ``offsets``: bytes, equal on all cores; None for a buffer that does not fit. ``refused``:
-    the reason for each other buffer. ``capacity_bytes``: of one core's LX. ``compared``: what is
-    known of other plans, "" if all buffers fit.
+    the reason for each other buffer. ``capacity_bytes``: of one core's LX. ``compared``: text
+    on other plans, "" if all buffers fit.
     """
 
     buffers: tuple[LiveBuffer[str], ...]
@@ -383,7 +383,7 @@ def plan_scratchpad(
 
     ``kernel``: operations in program order; those of several kernels may follow one another, since
     LX keeps its contents between launches. ``capacity_bytes``: of one core's LX; ``lx_fraction``:
-    what the backend uses of it, for the modelled times.
+    the part of it that the backend uses, for the modelled times.
     """
     accesses, loops = accesses_of(kernel)
     why = refusals(accesses)

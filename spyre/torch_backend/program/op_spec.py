@@ -196,7 +196,7 @@ LoweringFunction = Callable[..., Value | Sequence[Value]]
 
 
 class OpKind(StrEnum):
-    """How an operation walks its tensors."""
+    """Kinds of operations by the order in which they walk their tensors."""
 
     POINTWISE = "pointwise"
     REDUCTION = "reduction"

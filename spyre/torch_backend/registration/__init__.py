@@ -1,4 +1,4 @@
-"""How torch gets to know the device: dispatcher kernels, ``torch.spyre``, autocast, patches."""
+"""Registration with torch: dispatcher kernels, ``torch.spyre``, autocast, patches."""
 
 import lazy_loader
 

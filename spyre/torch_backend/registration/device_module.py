@@ -51,7 +51,7 @@ class DeviceModule(types.ModuleType):
 
     @property
     def _initialized(self) -> bool:
-        """Whether a card is in use; checkpointing reads it before it saves random states."""
+        """True if a card is in use; checkpointing reads it before it saves random states."""
         return is_initialized()
 
     def __getattr__(self, name: str) -> Any:

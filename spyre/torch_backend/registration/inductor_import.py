@@ -19,7 +19,7 @@ INSTALLERS = {
     "torch._inductor.config": f"{PACKAGE}.config",
     "torch._inductor.compile_fx": f"{PACKAGE}.hooks.registration",
 }
-"""By module of torch, the module whose ``install`` runs after its import."""
+"""Modules whose ``install`` runs after the import of a module of torch, by its name."""
 
 
 def install_on_use() -> None:

@@ -247,7 +247,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_emptyHostCache": lambda: None,  # host memory for copies is not cached
     "_accelerator_getDeviceCapability": _lazily("device", "get_device_capability"),
 }
-"""By name of the replaced function of ``torch._C``."""
+"""Replacements by name of the function of ``torch._C``."""
 
 # --- the list ------------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ class _Shown(weakref.ref[DeviceBuffer]):
 
 
 _shown: dict[int, _Shown] = {}
-"""By pointer."""
+"""Memory shown to the profiler, by pointer."""
 _total_bytes: defaultdict[int, int] = defaultdict(int)
-"""Reported as in use, by card."""
+"""Bytes reported as in use, by card."""
 
 
 def start(original: Callable[..., Any], profile: Any) -> None:

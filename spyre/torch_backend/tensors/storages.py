@@ -130,7 +130,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "_share_fd_cpu_": cannot_share,
     "_share_filename_cpu_": cannot_share,
 }
-"""By the name of the replaced method of ``torch.UntypedStorage``."""
+"""Replacements by the name of the method of ``torch.UntypedStorage``."""
 
 aten = torch.ops.aten
 

@@ -26,7 +26,7 @@ BARS = {
     "concatenation": (0.10, 0.20),
     "tiled": (0.03, 0.06),
 }
-"""Median, and what nine of ten errors are below, of rows that are cross-validated by shape."""
+"""Bounds of the median and 90th percentile of errors of rows cross-validated by shape."""
 
 
 @cache

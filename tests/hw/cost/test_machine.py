@@ -1,4 +1,4 @@
-"""Machine files: every constant says what it is, and what a file may not say."""
+"""Machine files: descriptions of all constants, and refused contents."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_reading_again_is_cheaper():
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 16, 24])
 @pytest.mark.parametrize("kind", [k for k in CostClass if k is not CostClass.CONCATENATION])
 def test_few_cores_cannot_take_all_bandwidth(kind: CostClass, cores: int):
-    """But what one core takes is more than its part, except where arithmetic limits it."""
+    """But one core gets more than its share of it, except where arithmetic limits it."""
     whole = replace(NEG, cost_class=kind, product=None)
     few = kernel_ns([replace(whole, cores=cores)], MACHINE).total_ns
     ratio = few / kernel_ns([whole], MACHINE).total_ns
@@ -334,7 +334,7 @@ def softmax(rows: int, columns: int, runs: int) -> list[OperationCounts]:
 @pytest.mark.parametrize(("rows", "columns"), [(16384, 2048), (2048, 2048), (1024, 512), (64, 64)])
 @pytest.mark.parametrize("runs", [2, 8, 32])
 def test_short_runs_cost_low_tiles_or_beginning_them(rows: int, columns: int, runs: int):
-    """Not both: what is published for low tiles has in it what beginning runs takes."""
+    """Not both: the published times of low tiles include the begins of runs."""
     found = kernel_ns(softmax(rows, columns, runs), MACHINE).terms
     begun = 6 * (runs - 1) * MACHINE.calibration.run_ns
     low = (found.memory + found.turnaround) * (

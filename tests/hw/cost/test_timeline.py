@@ -1,4 +1,4 @@
-"""The event simulation against a slow reference, and what must hold of every timeline."""
+"""The event simulation against a slow reference, and properties of every timeline."""
 
 from __future__ import annotations
 

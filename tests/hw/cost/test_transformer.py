@@ -30,7 +30,7 @@ def configuration(directory: Path, **changes: object) -> str:
 
 
 def multiply_adds(model: str, rows: int) -> float:
-    """Of the linears of one pass, without the head."""
+    """Return the multiply-adds of the linears of one pass, without the head."""
     kernels = kernels_of(decoder_shape(model), 1, rows, rows)
     sizes = [
         (times, [int(word[1:]) for word in shapes.split()])

@@ -1,4 +1,4 @@
-"""What executes moved: against every element's address, and hand-counted rings and parts."""
+"""Bytes moved by executes, against every element's address and hand-counted rings and parts."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_chains_take_the_shortest_way(cores):
 @examples(15)
 @given(op=shuffles())
 def test_shuffles_take_the_ring(op: Operation):
-    """Bytes by definition: what lies in another core's scratchpad, by the linker's addresses."""
+    """Ring bytes are those in another core's scratchpad, by the linker's addresses."""
     runs = runs_of(op)
     counted = count_execute(runs)
     moved = 0

@@ -1,4 +1,4 @@
-"""Counts of linked programs: the measured kernels built as SDSCs, and what terms are read off."""
+"""Counts of linked programs: the measured kernels built as SDSCs, and inputs of cost terms."""
 
 from __future__ import annotations
 

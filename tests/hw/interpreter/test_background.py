@@ -1,4 +1,4 @@
-"""When programs are interpreted, what is compiled meanwhile, and what a run says of it."""
+"""Interpreted programs, compilation meanwhile, and the report of a run on it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from spyre.hw.interpreter.source import _Loops, interpreted, kernels_of
 from spyre.hw.plan_table import DISPATCH_WORDS, KERNELS
 
 NOT_CALLED = {"ir", "intrinsic", "cgutils", "I16", "I32", "I64"}
-"""Of what writes LLVM's text, for which there is something else."""
+"""Names of code that writes LLVM's text, which is replaced when interpreted."""
 
 FAMILIES = ("families.elementwise", "families.reduction", "families.movement")
 
@@ -45,7 +45,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name: str) -> None:
-    """As the loop does: on arrays, where its steps do not depend on each other."""
+    """A loop whose steps are independent becomes an expression on arrays with equal results."""
     text, is_vector = LOOPS[name]
     body = _Loops({}).visit(ast.parse(dedent(text)))
     assert is_vector != any(isinstance(node, ast.For) for node in ast.walk(body))
@@ -58,7 +58,7 @@ def test_every_kernel_can_be_read(entry: str) -> None:
 
 @pytest.mark.parametrize("entry", KERNELS.values(), ids=KERNELS)
 def test_kernels_find_all_they_name(entry: str) -> None:
-    """What they have from LLVM too."""
+    """Including names of LLVM intrinsics."""
     names = kernels_of(entry.rpartition(".")[0])
     functions = [value for value in names.values() if isinstance(value, FunctionType)]
     for function in functions:
@@ -84,7 +84,7 @@ def test_what_moves_and_links_programs() -> None:
 
 
 def test_threads_read_modules_at_once():
-    """What the garbage collector calls lets other threads run in the middle of a syntax tree."""
+    """A callback of the garbage collector lets other threads run while a tree is being parsed."""
     gc.callbacks.append(give_way := lambda *_: time.sleep(0))
     thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
     modules = [f"spyre.hw.kernels.{name}" for name in ("blocks", *FAMILIES)]

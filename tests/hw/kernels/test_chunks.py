@@ -42,7 +42,7 @@ def at(k: int) -> HostOperand:
 @examples(40)
 @given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts, fill=fills)
 def test_sums(name: str, data: st.DataObject, seed: int, mode: str, threads: int, fill: Fill):
-    """Along any dims, split over cores, masked: the same bits, whatever the order costs."""
+    """Along any dims, split over cores, masked: the bits of the reference's order."""
     over_stick = True if name == "exx2" else None
     spec = data.draw(
         reduction_specs(name, CONSTANTS[name], over_stick=over_stick, mask_bits=0x4123, fp32=False)
@@ -74,7 +74,7 @@ def test_float32_sums_are_not_chunked(data_format: str):
 
 
 def column_sum(codes: Array, mode: str) -> int:
-    """What the engine makes of a sum of one lane, whose elements are DL16 ``codes``."""
+    """Return the engine's sum, a DL16 code, of one lane with elements ``codes``."""
     rows = len(codes)
     op = build_operation(reduction("sum", (rows, 64), (0,), at(0), at(1)))
     device, found = engine(mode), windows(op)

@@ -206,7 +206,7 @@ def test_accuracy(
     ids=["rsqrt", "reciprocal", "sqrt"],
 )
 def test_roots_and_quotients_are_those_of_ieee_754(function: Any, ieee: Callable[[Array], Array]):
-    """Every processor gives these bits; estimates of its own instructions would differ."""
+    """Every processor gives these bits; the estimates of its instructions would differ."""
     x = float_patterns()
     found = apply(function, x)
     with np.errstate(all="ignore"):

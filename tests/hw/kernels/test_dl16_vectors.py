@@ -53,13 +53,13 @@ def encoded(values: Any) -> Any:
 
 
 def encoded_of(operation: str, codes: Any) -> Any:
-    """What the operation gives for ALL_CODES and ``codes``."""
+    """Return the encoded results of the operation on ALL_CODES and ``codes``."""
     with np.errstate(all="ignore"):
         return encoded(OPERATIONS[operation](decoded(ALL_CODES), decoded(codes)))
 
 
 def loop_over(emit: Any, vectors: Any) -> Callable[..., Any]:
-    """The loop over whole arrays, compiled once; gives the last one, ``count`` is its size."""
+    """Compile a loop over whole arrays; it returns the last one, whose size is ``count``."""
     loop = dl16_vectors.make(emit, *vectors)
 
     @_compiled

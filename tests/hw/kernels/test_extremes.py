@@ -1,4 +1,4 @@
-"""Maximum and minimum: one rule for zeros and NaN whatever path computes them.
+"""Maximum and minimum: one rule for zeros and NaN on every path that computes them.
 
 +0 is above -0, and a NaN loses against every number. Fused, staged, in place, one lane for a stick,
 masked, reductions of either kind in every number mode: all against the one definition.

@@ -1,7 +1,7 @@
-"""Chains of elementwise dispatches: strip by strip gives what one after the other gives.
+"""Chains of elementwise dispatches: strip by strip gives the results of one after the other.
 
-Operands lie anywhere: in each other's place, a stick or a row apart, in LX, elsewhere. The
-reference runs dispatch by dispatch, which never chains.
+Operands are at any place: the same, a stick or a row apart, in LX, elsewhere. The reference runs
+dispatch by dispatch, which never chains.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What LLVM made of every kernel: nothing whose bits depend on the processor.
+"""The LLVM code of every kernel has no instruction whose bits depend on the processor.
 
-Estimates of reciprocals and roots differ between makers of processors; what LLVM may reassociate or
-fuse at will depends on the width of vectors; mathematical functions are those of the C library,
-which picks them by processor. Read from the optimised module, as it is kept in the kernel cache.
+Estimates of reciprocals and roots differ between makers of processors; results of reassociated or
+fused operations depend on the width of vectors; the C library picks mathematical functions by
+processor. The optimised module in the kernel cache is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and what happens when they cannot be."""
+"""The cache of compiled kernels, and failures to write it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ run.address
 
 
 def test_installations_of_the_same_sources_share_kernels(tmp_path: Path) -> None:
-    """A copy of the package in another place, younger, loads what the first one compiled."""
+    """A newer copy of the package in another place loads the kernels that the first compiled."""
     compile_in(jit.PACKAGE.parent, tmp_path / "cache")
     compiled = files_in(tmp_path / "cache")
     shutil.copytree(
@@ -119,7 +119,7 @@ for module in sys.argv[1:]:
 
 
 def test_the_key_covers_every_module_a_kernel_imports() -> None:
-    """What Python really imports, against what the key's scan of the sources finds."""
+    """Compare the modules that Python imports with those found by the key's scan of sources."""
     paths = [path for path in Path(jit.__file__).parent.rglob("*.py") if path.stem != "__init__"]
     parts = [path.with_suffix("").relative_to(jit.PACKAGE).parts for path in paths]
     modules = [".".join(("spyre", *names)) for names in parts]
@@ -237,7 +237,7 @@ def test_what_a_kernel_calls_is_compiled_into_it(
 def test_what_came_with_the_package_is_not_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is it copied; and what came for another processor is not taken."""
+    """It is not copied either; kernels for another processor are not loaded."""
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "built"))
     assert jit.kernel(thrice)(7) == 21
     monkeypatch.setattr(jit, "SHIPPED", tmp_path / "built")
@@ -331,7 +331,7 @@ def test_a_full_disk_costs_one_warning(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("line", [500, 5000])
 def test_ctrl_c_comes_when_a_kernel_is_compiled(line: int) -> None:
-    """Within numba it would leave locks taken, and tracebacks nobody can read."""
+    """Within numba it would leave locks taken, and unreadable tracebacks."""
 
     def nothing(table, bases, memory, scratch, first, last):
         return 0

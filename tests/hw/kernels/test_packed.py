@@ -36,7 +36,7 @@ from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, 
 from tests.hw.strategies import modes, seeds, thread_counts
 
 unchunked = modes.filter(lambda mode: not mode.startswith("dl16-chunk"))
-"""Number modes in which these operations run whatever their format."""
+"""Number modes in which these operations run in every format."""
 
 FILLS: dict[str, Fill] = {
     "": small_numbers,
@@ -155,7 +155,7 @@ def test_replicated_cores():
 
 ROWS = 3
 OUTSIDE = 0x5A5A
-"""What others have behind an argument."""
+"""Contents of memory behind an argument, which must not change."""
 
 
 def conversion(name: str, formats: tuple[str, str], sizes: tuple[int, int]) -> Operation:
@@ -184,7 +184,7 @@ def run_cut(op: Operation, sizes: tuple[int, int], source: Array) -> Array:
 
 
 def test_a_second_stick_behind_the_argument_is_read_as_zero():
-    """To fp8, 64 of 128 columns: what others have there is not quantised into the result."""
+    """To fp8, 64 of 128 columns: other tensors behind are not quantised into the result."""
     op = conversion("qfp8ch", ("SEN169_FP16", "SEN143_FP8"), (64, 128))
     values = np.arange(ROWS * 64, dtype=np.float32).reshape(ROWS, 64) - 64
     found = run_cut(op, (ROWS * 128, ROWS * 128), encode_dl16(values))[: ROWS * 128]
@@ -195,7 +195,7 @@ def test_a_second_stick_behind_the_argument_is_read_as_zero():
 
 
 def test_a_second_stick_behind_the_argument_is_not_written():
-    """From fp8, 64 of 128 columns: the memory of others keeps what it has."""
+    """From fp8, 64 of 128 columns: memory of other tensors does not change."""
     op = conversion("fp8todl16", ("SEN143_FP8", "SEN169_FP16"), (128, 64))
     values = np.arange(ROWS * 128, dtype=np.float32).reshape(ROWS, 8, 2, 8) % 16
     found = run_cut(op, (ROWS * 128, ROWS * 128), encode_device(values, "SEN143_FP8"))

@@ -1,4 +1,4 @@
-"""Kernels compiled by several processes: which ones, and what becomes of those that fail."""
+"""Kernels compiled by several processes: their selection, and failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What other processes are asked for, where only the copies are there."""
+    """Record the kernels requested from other processes; only the copies are compiled yet."""
     asked: list[list[str]] = []
 
     def compiled(names: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is said while kernels are compiled."""
+"""Notices while kernels are compiled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def event_of(name, package="spyre.hw.kernels"):
 
 @pytest.fixture
 def said(monkeypatch, capsys):
-    """What notices wrote, with waits cut short."""
+    """Return a function that returns the notices so far; waits are shortened."""
     wait_for(lambda: not is_watching(), "an earlier test compiles for ever")
     monkeypatch.setenv("SPYRE_PROGRESS", "1")
     for name, seconds in (("SILENT", 0.05), ("IDLE", 0.05), ("_TICK", 0.01)):
@@ -106,7 +106,7 @@ def test_a_stream_that_cannot_be_written_harms_nothing(said, monkeypatch, closed
 
 
 def test_it_listens_to_the_compiler(tmp_path):
-    """A kernel that is compiled anew is told of by numba."""
+    """Numba reports the compilation of a kernel."""
     from numba import njit
 
     heard = []

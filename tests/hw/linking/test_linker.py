@@ -1,4 +1,4 @@
-"""Linking: what a program may touch, loops, relocation, plans kept between launches."""
+"""Linking: allowed memory, loops, relocation, plans kept between launches."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_the_last_iteration_outside_is_named():
 
 
 def test_a_literal_address_beside_parameters_belongs_to_no_argument():
-    """Whatever argument the launch put at address 0 would be read."""
+    """It would read any argument that the launch put at address 0."""
     op = build_operation(pointwise("neg", (1, COLUMNS), [HostOperand(0)], HostOperand(0)))
     half = map_tensors(op, lambda t: replace(t, starts=(-2,), symbolic=True) if t.index else t)
     text = TILED.format(stride=256, count=1, extract=EXTRACT, attributes=ATTRIBUTES)

@@ -53,7 +53,7 @@ operations = st.one_of(
 
 
 def places(rng: np.random.Generator) -> list[int]:
-    """Where seven segments begin: in any region, up to three in one."""
+    """Draw the begins of seven segments, in any region, up to three in one."""
     slots = rng.permutation(8 * 3)[:7]
     offsets = rng.integers(0, 1 << 20, 7) * 128
     starts = slots // 3 * REGION_BYTES + slots % 3 * (5 << 30) + offsets

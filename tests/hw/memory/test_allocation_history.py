@@ -1,4 +1,4 @@
-"""What is allocated in the regions over time: against the allocator's own numbers."""
+"""Allocated bytes of the regions over time, against the allocator's statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules on operations: what is reported, with which code, and what the planner raises."""
+"""Rules on operations: findings with their codes, and errors of the planner."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ DL16_ONLY = [
 
 @pytest.mark.parametrize("spec", DL16_ONLY, ids=lambda spec: spec.name)
 def test_operations_of_dl16_only(spec: OpDefinition):
-    """By the precision column; the message says which tensor and what is taken."""
+    """By the precision column; the message names the tensor and the accepted formats."""
     name = spec.name
     constants = dict.fromkeys(spec.constants, 0x3F800000)
     if spec.family is Family.REDUCTION:

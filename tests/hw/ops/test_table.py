@@ -6,7 +6,7 @@ from spyre.hw.ops import OPS, SPEC_NAMES, Category, Family, find_op
 from tools.op_table import Status, count_line, coverage, format_table, main
 
 BY_FORMAT = (Family.ELEMENTWISE, Family.REDUCTION, Family.CONVERT, Family.TOPK, Family.MATMUL)
-"""Families whose rows say which formats they take; the others have rules of their own."""
+"""Families whose rows list their formats; the others have separate rules."""
 
 
 def test_prints_every_name_and_the_count(capsys):

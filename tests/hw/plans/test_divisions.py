@@ -1,4 +1,4 @@
-"""shuffle, and operations that read what other cores hold: bit for bit as the reference."""
+"""shuffle, and operations that read other cores' scratchpads: bit for bit as the reference."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def divided_sum(axis: int, splits: dict[str, int], own: dict[str, int], *slices)
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reductions_of_whole_tensors_on_every_core(axis: int):
-    """Split work over a tensor that all cores hold: each reads its part of its own."""
+    """Split work over a tensor that all cores hold: each reads its part of its copy."""
     dim = "out" if axis == 0 else "mb"
     compare(divided_sum(axis, {dim: 4}, {"mb": 1, "out": 1}, *[{}] * 4))
 

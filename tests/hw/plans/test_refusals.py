@@ -1,4 +1,4 @@
-"""What is not simulated says so: operation, file, what is supported and what was found."""
+"""Refusals of unsupported operations name operation, file, supported and found values."""
 
 from __future__ import annotations
 

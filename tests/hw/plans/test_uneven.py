@@ -165,7 +165,7 @@ def uneven_specs(draw: st.DrawFn) -> OperationSpec:
 
 
 def of_one_core(op: Operation, position: int) -> Operation:
-    """What one core does, as an operation of its own: its box, its starts, the same memory."""
+    """Return the part of one core as a separate operation on the same memory."""
     row = op.core_slices[position]
     last = {d: e for d, e in op.last_extents.items() if row[d] == op.slices[d] - 1}
     extents = {d: last.get(d, op.core_extent(d)) for d in op.dims}

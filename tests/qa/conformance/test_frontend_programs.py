@@ -1,8 +1,8 @@
-"""Programs that torch-spyre's own tests make it emit, against what their torch functions mean.
+"""Programs that torch-spyre emits for its tests, against their torch functions.
 
-`../shared/bundles-refused`: programs, some with the layouts of their buffers, no expected values;
-each was refused once. The upstream test that emitted one tells its function. The rest stays
-refused: upstream says that the card does not run those either.
+`../shared/bundles-refused`: programs, some with the layouts of their buffers, without expected
+values; each was refused once. The upstream test of a program defines its function. The rest stays
+refused: according to upstream, the card does not run these either.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def run(
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a test has to know of an SDSC: extents by dim, and the nodes of its tensors."""
+    """Data of an SDSC that tests need: extents by dim, and the nodes of its tensors."""
 
     extents: dict[str, int]
     nodes: list[dict[str, Any]]
@@ -125,7 +125,7 @@ GATHERS = {
     "b7ea098797af": "data", "bbadbe3dbc20": "data", "bc38a9850e5d": "tanh",
     "da1d668def50": "int64", "e4136e86a562": "data", "e8e5468a81b6": "data", "f460e8a0dffe": "sum",
 }  # fmt: skip
-"""Rows of a table, and what is done to them."""
+"""Operations on the rows of a table, by program."""
 
 
 @pytest.mark.parametrize("name", GATHERS)
@@ -244,7 +244,7 @@ def test_described_programs(shared_dir: Path, tmp_path: Path, name: str) -> None
     np.testing.assert_array_equal(found, DESCRIBED[name](*values))
 
 
-# --- what the card does not run either --------------------------------------------------------
+# --- programs that the card does not run either -------------------------------------------------
 
 SCATTERS = (
     "2ffae2fc451d", "34c80e23bfe3", "7228849d1cf5", "754389f8aa50", "b370f9f3a930", "bf90c7cf684f",

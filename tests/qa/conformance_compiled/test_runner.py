@@ -1,4 +1,4 @@
-"""The runner for compiled functions sees what is wrong."""
+"""The runner for compiled functions finds defects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that runs models on the device: what it measures, and what it says."""
+"""The command that runs models on the device: its measurements and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes are compared test by test, whatever a test does to its process."""
+"""Outcomes are compared test by test, also if a test ends its process."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_without_a_checkout(
 def test_a_test_of_one_run_only_differs() -> None:
     passed, failed = Outcome("passed"), Outcome("failed")
     found = [*differences({"a": passed, "b": passed}, {"a": passed, "c": passed, "d": failed})]
-    assert {one.test for one in found} == {"b", "d"}  # torch makes c of what the package adds
+    assert {one.test for one in found} == {"b", "d"}  # torch generates c for the package
 
 
 def test_what_must_differ_is_no_difference() -> None:

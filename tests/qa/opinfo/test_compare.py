@@ -43,7 +43,7 @@ def twin(
     dtype: torch.dtype,
     tolerance: Tolerance,
 ) -> bool:
-    """Whether one element passes, said slowly."""
+    """Return True if one element passes, by a slow reference."""
     limit = limit_of(dtype)
 
     def same_class(one: float, other: float) -> bool:

@@ -1,4 +1,4 @@
-"""Worker processes: what one operator does to its process is that operator's outcome only."""
+"""Worker processes: an operator that ends its process affects only its own outcome."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Changed(Target):
-    """A CPU that changes what operators return, or what copies hold."""
+    """A CPU that changes the results of operators, or the contents of copies."""
 
     def __init__(self, result: Change | None = None, copy: Change | None = None) -> None:
         super().__init__("cpu")
@@ -40,7 +40,7 @@ class Changed(Target):
 
 
 class Refusing(Target):
-    """A device that refuses a dtype whatever it is asked."""
+    """A device that refuses every call, by naming a dtype."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__("cpu")

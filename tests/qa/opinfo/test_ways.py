@@ -1,4 +1,4 @@
-"""What each way calls, on the CPU and on a CPU that is wrong in the one place the way looks at."""
+"""The calls of each way, on the CPU and on a CPU with a defect that only this way can find."""
 
 from __future__ import annotations
 

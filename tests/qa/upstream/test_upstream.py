@@ -56,7 +56,7 @@ def test_a_failure_has_the_class_its_error_names(why: str, result: str) -> None:
 def test_what_fails_on_the_cpu_too_is_not_ours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two processes: one for the device, one for what fails there."""
+    """Two processes: one for the device, one for the tests that fail there."""
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_things.py").write_text(TESTS)
     options = ["--default-device", "--pytorch", str(tmp_path), "test_things.py"]

@@ -75,7 +75,7 @@ def test_arguments_of_one_arrangement(tmp_path: Path, symbolic: bool):
 
 @pytest.mark.parametrize("symbolic", [True, False], ids=["symbolic", "baked"])
 def test_a_result_tagged_otherwise(tmp_path: Path, symbolic: bool):
-    """Of the sum nothing is said, its first operand has no known arrangement."""
+    """The sum is not reported, because its first operand has no known arrangement."""
     tags = ("STANDARD", STAGGERED, "STANDARD")
     message = "neg: the result is tagged STANDARD, its elements are in another order"
     assert findings(widened_sum(tmp_path, symbolic, tags)) == [("SPY296", message)]

@@ -1,4 +1,4 @@
-"""Tensor files: what goes in comes out, and what does not fit is named."""
+"""Tensor files: written tensors are read back, and errors name wrong tensors."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ class TestTorchFiles:
             load_tensors(tmp_path / "p.pt")
 
     def test_compressed(self, tmp_path, torch):
-        """What torch would unpack before anybody has seen a shape."""
+        """A compressed file is refused: torch would unpack it before the shape is known."""
         torch.save(torch.zeros(1 << 16), tmp_path / "x.pt")
         with (
             zipfile.ZipFile(tmp_path / "x.pt") as plain,

@@ -99,7 +99,7 @@ def transports(kind, size):
 
 
 def run_ranks(size, body, kind="threads", algorithm="RankOrder"):
-    """``body(communicator)`` on every rank; what each returned or raised, by rank."""
+    """Run ``body(communicator)`` on every rank; return results or exceptions by rank."""
     join, results = transports(kind, size), [None] * size
 
     def rank_body(rank):

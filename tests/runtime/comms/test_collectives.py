@@ -17,7 +17,7 @@ from tests.runtime.comms.ranks import one_row, raised, run_ranks
 
 KINDS = ["threads", "messages"]
 SIZES = st.sampled_from([128, 256, 1280, 65536 + 128, (1 << 17) + 384])
-"""Bytes: below and above what is reduced in one exchange, and of several pieces per chunk."""
+"""Sizes in bytes: below and above one exchange of a reduction, and of several pieces a chunk."""
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -149,7 +149,7 @@ def test_a_rank_that_closes_first_is_still_read():
 
 
 class HastyMailboxes(Mailboxes):
-    """A connection that drops, when it is closed, what was sent and not yet received."""
+    """A connection that, when closed, drops messages that were sent but not received."""
 
     def __init__(self, rank, boxes):
         super().__init__(rank, boxes)
@@ -325,7 +325,7 @@ def shared_files():
 
 
 def main(directory, rank, size, work):
-    """What a rank's process does; exit code 3 after a CollectiveError, whose code it prints."""
+    """Run a rank's process; print the code of a CollectiveError and exit with 3."""
     transport = join_processes(DirectoryStore(directory), rank, size)
     assert transport is not None
     communicator = Communicator(transport)
@@ -342,7 +342,7 @@ def main(directory, rank, size, work):
         communicator.deadline = Deadline.after(20)
         communicator.all_gather(outs, one_row(np.int64(rank)), "")
         assert [int(out.view(np.int64)[0, 0]) for out in outs] == list(range(size))
-        # what has no name in a file system goes with the processes
+        # memory without a name in a file system is freed when the processes end
         assert shared_files() == {"/memfd:spyreccl"}
     except CollectiveError as error:
         print(error.code, flush=True)

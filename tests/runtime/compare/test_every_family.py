@@ -1,4 +1,4 @@
-"""Operations of every family verify as they run: windows cover what engine and reference touch."""
+"""Operations of every family verify; windows cover all memory of engine and reference."""
 
 from __future__ import annotations
 

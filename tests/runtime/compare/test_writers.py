@@ -1,4 +1,4 @@
-"""Who wrote a stick: the vectorised answer against a walk over every dispatch, core and stick."""
+"""Writer of a stick: the vectorised answer against a walk over every dispatch, core and stick."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_place_nobody_writes():
 
 
 def test_scattering_leaves_it_open():
-    """Where an index decides, nobody can be named from addresses alone."""
+    """If an index decides, addresses alone do not determine the writer."""
     with placed(EXAMPLES / "add_loop") as placement:
         linked = placement.link(0)
         plan = linked.plans[0][0]

@@ -9,7 +9,7 @@ from spyre.runtime.flex.steps import JobPlan
 
 
 class Failing:
-    """A step that raises at one iteration, after what it wraps has done those before."""
+    """A step that raises at one iteration, after the wrapped step has run the earlier ones."""
 
     def __init__(self, step, iteration=0):
         self.step, self.iteration = step, iteration

@@ -1,4 +1,4 @@
-"""The scheduler with its threads: nothing is lost, nobody waits forever, threads end."""
+"""The scheduler with its threads: no work is lost, no wait is endless, threads end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.interrupts import interruptible
 
 
 class ToldWork(Work):
-    """Work that notes its payload in ``told`` when it ends."""
+    """Work that adds its payload to ``told`` when it ends."""
 
     told: list[object]
 
@@ -304,7 +304,7 @@ def test_an_interrupted_wait_leaves_the_scheduler_usable(interruptible):
 
 @pytest.mark.parametrize("name", ["next_unit", "complete"])
 def test_an_interrupt_amid_the_books_comes_after_them(interruptible, name):
-    """Nothing that was taken stays taken, whatever line Ctrl-C hits."""
+    """Resources that were taken are released, at whichever line Ctrl-C arrives."""
     scheduler, queue = Scheduler(), StreamQueue(0)
     scheduler.close()
     original = getattr(scheduler._state, name)
@@ -326,7 +326,7 @@ def test_an_interrupt_amid_the_books_comes_after_them(interruptible, name):
 
 
 def test_ends_may_be_reported_by_several_threads_at_once():
-    """Threads that find the same last one: nobody fails, everything is told once."""
+    """Threads that find the same last work: none fails, and every end is reported once."""
     told = []
     scheduler = Scheduler()
     works = [job(_nothing, kind=ToldWork) for _ in range(20000)]

@@ -24,7 +24,7 @@ TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
 
 
 class Log:
-    """Makes jobs that note what ran."""
+    """Makes jobs that record the units that ran."""
 
     def __init__(self):
         self.ran = []
@@ -173,7 +173,7 @@ def test_failure_drops_what_is_behind_it_and_other_streams_go_on():
 
 @pytest.mark.parametrize("engine", [Engine.HOST, Engine.DMA])
 def test_failed_preparation_waits_for_its_turn(engine):
-    """What is in front of a job whose preparation failed still runs."""
+    """Jobs in front of one whose preparation failed still run."""
     state, stream, log = Scheduling(), StreamQueue(0), Log()
     state.submit(stream, log.job("a", 2))
     state.submit(stream, log.job("b", fails_at=(engine, 0)))

@@ -71,7 +71,7 @@ def test_plan_has_a_correction_where_there_are_symbols(card, directory, symbolic
 
 
 def test_the_compute_step_reads_the_correction_from_program_memory(card, bundle):
-    """What the DMA wrote is what counts: another address there, another tensor is read."""
+    """The compute step uses the address that the DMA wrote: another address, another tensor."""
     plan = kernels.load(card, bundle)
     a, b, y = card.to_device(ONES), card.to_device(2 * ONES), card.empty(kernels.STICK)
     other = card.to_device(40 * ONES)

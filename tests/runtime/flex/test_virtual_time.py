@@ -1,4 +1,4 @@
-"""Virtual time on a card: repeatable, complete, and no trap for whoever waits in it."""
+"""Virtual time on a card: repeatable, complete, and without deadlocks of waiting threads."""
 
 from __future__ import annotations
 

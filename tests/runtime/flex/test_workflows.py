@@ -1,4 +1,4 @@
-"""The pipeline RFC's six workflows: what the examples print, and what must be true of it."""
+"""The pipeline RFC's six workflows: output of the examples, and properties of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINE = re.compile(r"^stream (\d+)  (cb|host) (\d+) +(dma to device|dma from devi
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """What the ``main`` of a workflow prints, whatever the environment says of cards."""
+    """Return a function that runs a workflow's ``main`` without settings of the environment."""
     for name in {variable.name for variable in VARIABLES} - HOST_SETTINGS:
         monkeypatch.delenv(name, raising=False)
 
@@ -40,7 +40,7 @@ def run(capsys, monkeypatch):
 
 
 def without_sizes_of_binaries(text: str) -> str:
-    """Binaries are compressed: their size, and what lies behind them, depends on the zlib used."""
+    """Replace the sizes of compressed binaries and the addresses behind: they depend on zlib."""
     places: dict[str, str] = {}
 
     def place(found: re.Match[str]) -> str:

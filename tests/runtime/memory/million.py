@@ -1,8 +1,8 @@
 """A million random allocations and frees.
 
 ``python -m tests.runtime.memory.million [STEPS [SEED]] [resolve]``: with ``resolve`` every address
-is asked for, as a launch does, which counts as time but not as an operation; memory then has to be
-cleared when it is freed, which is skipped for allocations whose address nobody knows.
+is read, as by a launch, which counts as time but not as an operation; memory then has to be cleared
+when it is freed, which is skipped for allocations whose address was never read.
 
 At intervals all live allocations are compared with each other and with the statistics; at the end
 everything is freed and every region must be one free block again. Sizes are log-uniform from 1 byte

@@ -1,4 +1,4 @@
-"""Which cards a process sees."""
+"""Cards that are visible to a process."""
 
 from __future__ import annotations
 

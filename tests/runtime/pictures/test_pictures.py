@@ -1,4 +1,4 @@
-"""Pictures say what the program's addresses say, and what is drawn has room."""
+"""Pictures agree with the program's addresses, and their parts have room."""
 
 from __future__ import annotations
 

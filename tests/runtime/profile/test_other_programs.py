@@ -1,6 +1,6 @@
-"""A program that no bundle was linked for is counted, weighed, profiled and traced all the same.
+"""A program without a bundle is counted, timed, profiled and traced like a linked one.
 
-It knows nothing of SDSCs, plans or tables: it says what `ProgramView` asks for, and nothing else.
+It has no SDSCs, plans or tables, only the members of `ProgramView`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def test_modelled_trace(profile):
 
 @dataclass(frozen=True)
 class Linked:
-    """What the engine was given: it only has to show a view."""
+    """Stands for a linked program; it only needs a view."""
 
     view: ProgramView
 

@@ -51,7 +51,7 @@ def test_other_formats_are_refused(name, tmp_path, softmax):
 
 
 def test_points_lie_below_their_roofs(softmax, matmul):
-    """By the ideal model, no execute is beyond the machine's peaks."""
+    """No execute exceeds the machine's peaks in the ideal model."""
     for result in (softmax, matmul):
         found = roofline_of(spyre.profile(result, model="ideal"))
         flat = {"sfu": "vector units", "pt": "pt arrays, SEN169_FP16"}

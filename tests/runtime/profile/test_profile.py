@@ -92,7 +92,7 @@ def test_cores(softmax):
 
 
 def test_balance():
-    """Of the cores that have some: one core with twice the work of the others."""
+    """Cores without work do not count: here one core has twice the work of two others."""
     assert imbalance(np.array([2, 1, 1, 0])) == pytest.approx(1.5)
     assert imbalance(np.zeros(32)) is None
 

@@ -144,7 +144,7 @@ document.title = [rows[0].cells[1].textContent, rows.at(-1).cells[1].textContent
 
 
 def opened(page: str, directory: Path, width: int = 1280) -> tuple[str, list[str]]:
-    """The page's DOM once its script has run, and what it wrote to the console.
+    """Return the page's DOM after its script has run, and the script's output on the console.
 
     ``width``: of the window in pixels.
     """

@@ -140,7 +140,7 @@ def expected(place: Place) -> Expected:
 
 
 def code_found(place: Place, states: Expected) -> str:
-    """What a reader of the SpyreCode directory finds; AssertionError for anything in between."""
+    """Read the SpyreCode directory: "no code" or "whole code"; AssertionError for a partial one."""
     try:
         read = read_code_directory(place.bundle / "spyreCodeDir")
     except BundleError as error:
@@ -154,7 +154,7 @@ def code_found(place: Place, states: Expected) -> str:
 
 
 def plans_found(place: Place, states: Expected) -> list[str]:
-    """What readers of the cache find."""
+    """Read the cache; return "no plan" or "whole plan" for each kernel."""
     plans = PlanCache(place.plans)
     found = []
     for kernel in states.kernels:
@@ -166,7 +166,7 @@ def plans_found(place: Place, states: Expected) -> list[str]:
 
 
 def kill_often(count: int, seed: int) -> Counter[str]:
-    """Kill ``count`` compilers; how often readers found what. AssertionError when it was wrong."""
+    """Kill ``count`` compilers and count the readers' findings. AssertionError for a wrong one."""
     found: Counter[str] = Counter()
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as root:

@@ -94,7 +94,7 @@ T = TypeVar("T")
 
 
 def outcome(function: Callable[[], T]) -> T | SpyreError:
-    """What a function returns, or raises on purpose."""
+    """Return the function's result, or its SpyreError."""
     try:
         return function()
     except SpyreError as error:
@@ -102,7 +102,7 @@ def outcome(function: Callable[[], T]) -> T | SpyreError:
 
 
 def read_and_check(directory: Path) -> Bundle:
-    """What compiling does, without it."""
+    """Read and check a bundle like the compiler, without compiling."""
     bundle = load_bundle(directory)
     assert bundle.program is not None
     assert bundle.operations is not None

@@ -275,7 +275,7 @@ def read_whole(directory: Path) -> bytes:
 
 
 def binaries_or_none(directory: Path) -> tuple[bytes, ...] | None:
-    """What a reader gets; None for a directory that is not there, or not yet complete."""
+    """Read the binaries; return None if the directory is missing or incomplete."""
     try:
         return read_code_directory(directory).binaries
     except BundleError as error:

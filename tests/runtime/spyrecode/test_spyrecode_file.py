@@ -322,7 +322,7 @@ def mutated(document: Any, rng: random.Random) -> Any:
 
 
 def outcome(data: bytes) -> SpyreCode | SpyreError:
-    """What reading gives, or raises on purpose."""
+    """Parse ``data``; return the result or the SpyreError."""
     try:
         return parse_spyrecode(data, "DIR/spyrecode.json")
     except SpyreError as error:

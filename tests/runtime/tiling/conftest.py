@@ -1,4 +1,4 @@
-"""What the tests of tiled launches share."""
+"""Fixtures of the tests of tiled launches."""
 
 from __future__ import annotations
 

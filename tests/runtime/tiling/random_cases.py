@@ -1,6 +1,6 @@
 """Random launches larger than their kernels: shapes, ranks, formats, operations, tiles, splits.
 
-``random_case(seed)`` is what the property tests and ``thousand`` run; equal seeds, equal cases.
+The property tests and ``thousand`` run ``random_case(seed)``; equal seeds give equal cases.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TileCase:
 
 
 def check_case(case: TileCase, device: Device) -> str:
-    """Run ``case`` whole and in tiles; what differs, '' if nothing does."""
+    """Run ``case`` whole and in tiles; return a description of the difference, or ''."""
     whole = case.build(case.whole, case.whole_splits, case.symbolic)
     tile = case.build(case.tile, case.splits, case.symbolic)
     inputs = random_inputs(whole.args, case.seed)

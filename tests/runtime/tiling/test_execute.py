@@ -52,7 +52,7 @@ def test_4096_rows_on_a_tile_of_1024(device: Device, symbolic: bool) -> None:
 
 
 def test_an_address_offset_alone_would_be_wrong(device: Device) -> None:
-    """What this package is for: the tile's own pitches lead elsewhere in the larger tensor."""
+    """With the pitches of a separate tile, a tile of a larger tensor has wrong addresses."""
     whole = mm(32, 128, 128)
     launch = fresh_launch(device, whole)
     kernel = Tiler(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)

@@ -1,4 +1,4 @@
-"""Which dims go together, and which cannot be tiled, read off the operations."""
+"""Classes of dims, and dims that cannot be tiled, derived from the operations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_dims_of_extent_one_are_told_apart_by_their_place() -> None:
 
 
 def test_intermediates_in_lx_link_a_reduction_to_its_argument() -> None:
-    """max and sum reduce columns; the sum reads what exp wrote to LX."""
+    """max and sum reduce columns; the sum reads the result of exp in LX."""
     built = kernels.softmax((8, 128), {"mb": 2}, True)
     x, y = dims_of(built)
     assert x == y
@@ -245,7 +245,7 @@ def test_a_matrix_added_to_its_transpose_walks_two_dims_as_one() -> None:
 
 
 def test_masked_dims_are_fixed() -> None:
-    """The kernel masks the padding of its own last stick."""
+    """The kernel masks the padding of its last stick."""
     built = kernels.reduce((4, 100), {}, True, (1,))
     assert "masks part of it" in _fixed(built, 0, 1)
 

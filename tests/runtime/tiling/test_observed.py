@@ -39,7 +39,7 @@ def test_the_sanitizer_finds_nothing(seed: int) -> None:
 
 
 def test_the_sanitizer_still_sees_what_is_wrong() -> None:
-    """A tile whose input nobody wrote."""
+    """A tile whose input was never written."""
     sanitized = Device(threads=1, sanitize=True)
     whole = kernels.elementwise((8, 128), {}, True, absent=((),))
     tile = kernels.elementwise((4, 64), {}, True, absent=((),))

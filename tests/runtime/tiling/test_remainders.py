@@ -66,7 +66,7 @@ def test_garbage_behind_a_reduced_remainder_does_not_count(device: Device) -> No
 
 
 def test_a_matmul_over_tiles_of_its_inner_dim(device: Device) -> None:
-    """Within what rounding to DL16 once per tile costs, against double precision."""
+    """Within the error of rounding to DL16 once per tile, against double precision."""
     args = [Arg(IN, (12, 320)), Arg(IN, (320, 128)), Arg(OUT, (12, 128))]
     a, b = random_inputs(args, 8)
     found = run_tiled(device, mm(4, 64, 64), args, [a, b], EVERYTHING)

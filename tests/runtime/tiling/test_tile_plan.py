@@ -1,4 +1,4 @@
-"""plan_tiles: loops, offsets and text of good launches, and what each bad one is told."""
+"""plan_tiles: loops, offsets and text of good launches, and the error of each bad one."""
 
 from __future__ import annotations
 

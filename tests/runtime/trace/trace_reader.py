@@ -1,4 +1,4 @@
-"""Reading Chrome traces in tests, and what every one of them must be."""
+"""Reads Chrome traces in tests, and checks properties of every trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_within(inner: Event, outer: Event) -> bool:
 
 
 class Trace:
-    """The events of a trace by what they are. ``modelled``: processes with modelled time, apart."""
+    """The events of a trace by kind. ``modelled``: take processes with modelled time instead."""
 
     def __init__(self, content: dict[str, Any], modelled: bool = False) -> None:
         every: list[Event] = content["traceEvents"]
@@ -78,7 +78,7 @@ class Trace:
         return str(label)
 
     def check(self) -> None:
-        """What every trace must be."""
+        """Check the properties that every trace must have."""
         assert self.spans
         for event in self.events:
             assert {"ph", "pid", "tid", "ts", "name"} <= set(event)
@@ -111,7 +111,7 @@ class Trace:
             assert all(begin <= end for begin, end in spans)
 
     def _check_parents(self) -> None:
-        """What cores do lies within its block; a block has one span of a stream and an engine."""
+        """Check that cores' spans are within their block, which has a stream and an engine span."""
         parents: dict[tuple[int, str, int], list[Event]] = {}
         children = []
         for span in self.spans:

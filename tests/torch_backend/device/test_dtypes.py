@@ -1,4 +1,4 @@
-"""dtypes: what the card holds, what it refuses, int64 as int32."""
+"""dtypes: supported ones, refused ones, int64 as int32."""
 
 from __future__ import annotations
 

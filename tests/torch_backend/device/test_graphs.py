@@ -1,4 +1,4 @@
-"""torch.spyre.graph: what a block launched, replayed."""
+"""torch.spyre.graph: replays of a block's launches."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def settled() -> tuple[int, int]:
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
 def test_interrupts_at_any_line(is_new):
-    """Of operations that were compiled before, and of such that are compiled meanwhile."""
+    """Operations that were compiled before, and operations that are compiled meanwhile."""
     draw = random.Random(1)
     work(torch.ones(3, 4), 3.0)
     with interrupted_at(0) as whole:
@@ -198,7 +198,7 @@ for KIND in (Failure, KeyboardInterrupt, SystemError):
 
 
 def test_errors_in_backward_passes_are_those_of_the_cpu():
-    """An abort would end the process, so it is one of its own."""
+    """In a separate process, because an abort would end it."""
     printed = [run(f"DEVICE = {device!r}\n{HOOKS}") for device in ("cpu", "spyre")]
     assert printed[0].count("in a hook") == 36
     assert printed[0] == printed[1]
@@ -225,7 +225,7 @@ def test_the_guard_does_not_call_python():
 
 @pytest.mark.parametrize("kind", ["backward", "hooks", "checkpoint", "forward"])
 def test_interrupts_at_any_time(kind):
-    """By line of Python, also of torch, and by time, also within C++: a few of qa.interrupts."""
+    """A few cases of qa.interrupts: by line of Python, also torch's, and by time, also in C++."""
     printed = run(f"""
         from qa.interrupts.__main__ import interrupt_often
         interrupt_often({kind!r}, 1, 12)

@@ -1,4 +1,4 @@
-"""Device memory: who holds it, when it is free again, what the counters say."""
+"""Device memory: its owners, its release, and the counters."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_int64_numbers_are_those_of_int32(bounds):
 
 
 def test_a_seed_is_drawn_on_the_card():
-    """As data loaders and samplers do where the card is the default device."""
+    """Data loaders and samplers do this if the card is the default device."""
     torch.manual_seed(2)
     seeds = [torch.empty((), dtype=torch.int64, device="spyre").random_().item() for _ in range(3)]
     torch.Generator().manual_seed(seeds[0])

@@ -119,7 +119,7 @@ def test_copies_go_to_the_current_stream(host):
         s.synchronize()
         s.flex.add_callback(gate.wait)
         x.copy_(small)
-        small.zero_()  # what is to be copied was taken when it was called for
+        small.zero_()  # the call has taken the elements to be copied
         assert not s.query()
         gate.set()
         assert torch.equal(x.cpu(), host)
@@ -350,7 +350,7 @@ def test_backward_follows_the_streams_of_forward(host):
 
 
 class Scale(torch.autograd.Function):
-    """Its backward reads what another stream writes."""
+    """Its backward reads a tensor that another stream writes."""
 
     @staticmethod
     def forward(ctx, x, factor):

@@ -12,8 +12,8 @@ def ranks_are_threads(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_ddp_module_is_left():
-    """torch keeps one active module for all threads; ranks that restore what they found may leave
-    one, and Dynamo then takes every later function for a part of it.
+    """torch keeps one active module for all threads; ranks that restore the former one may leave
+    it, and Dynamo then treats every later function as a part of it.
     """
     from torch.nn.parallel import DistributedDataParallel
 

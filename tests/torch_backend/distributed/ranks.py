@@ -14,7 +14,7 @@ from spyre.torch_backend.distributed.group import close_all
 
 
 def run_ranks(size, body, backend="spyreccl", timeout=20.0):
-    """``body(rank)`` in a thread per rank, with the world group made; what each returned.
+    """Run ``body(rank)`` in a thread per rank with a world group; return the results by rank.
 
     The first error of a rank is raised. SPYRECCL_TRANSPORT must be ``shm``.
     """

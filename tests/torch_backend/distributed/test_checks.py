@@ -1,4 +1,4 @@
-"""What does not fit is refused on all ranks before anything is sent, and nothing else is read."""
+"""Mismatched tensors are refused on all ranks before data is sent; other memory is not read."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def on_card(tensors):
 
 
 def as_held(tensors):
-    """What the card holds of CPU tensors."""
+    """Return the values of CPU tensors after a copy to the card."""
     return [tensor.cpu() for tensor in on_card(tensors)]
 
 
@@ -333,7 +333,7 @@ def test_codes_travel_not_values():
 
 
 def test_calls_that_are_waited_for_come_behind_those_that_are_not():
-    """The former run on the calling thread, but not before what was issued first."""
+    """The former run on the calling thread, but after earlier calls."""
 
     def body(rank):
         x, sums = torch.ones(70, device="spyre"), []

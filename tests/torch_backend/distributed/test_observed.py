@@ -154,7 +154,7 @@ def test_traces_show_collectives_on_a_track_per_rank(tmp_path):
 
 
 def test_all_ranks_are_in_one_trace(tmp_path):
-    """Ranks that are processes, each with a card of its own."""
+    """Ranks are processes with a card each."""
     code = """
 import sys
 import torch, torch.distributed as dist

@@ -35,7 +35,7 @@ BOUNDS = pytest.mark.parametrize(
     [(torch.float32, (1e-7, 5e-7, 5e-7)), (torch.float16, (8.9e-4, 2e-3, 2e-3))],
     ids=str,
 )
-"""Of results and gradients: errors over the largest number."""
+"""Bounds of errors of results and gradients, relative to the largest number."""
 
 
 def random(*size, seed=0):

@@ -1,4 +1,4 @@
-"""Training on several cards: DDP and FSDP give what one card gives."""
+"""Training on several cards: DDP and FSDP have the results of one card."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_ddp_options(ranks, options):
 
 def test_compiled_ddp(monkeypatch):
     """Ranks compile, one after the other, while they wait for each other."""
-    # torch keeps one for all threads; ranks that restore what they found may leave one of before
+    # torch keeps one for all threads; ranks that restore the former one may leave an old one
     monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", None)
     found = on_ranks(2, lambda net: torch.compile(DistributedDataParallel(net)), torch.float16, 3)
     assert_replicas(found, on_one_card(torch.float16, 3), 2.5e-4)

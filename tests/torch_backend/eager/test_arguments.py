@@ -1,4 +1,4 @@
-"""Wrong arguments: the error of the card is the CPU's, and what the CPU takes is checked once."""
+"""Wrong arguments: the card's error is the CPU's; arguments the CPU accepts are checked once."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_what_a_core_cannot_address_runs_on_the_cpu(monkeypatch):
 
 
 def test_padding_of_an_operand_does_not_matter():
-    """What lies beyond the columns of x is the exponential of garbage."""
+    """Lanes beyond the columns of x hold the exponential of garbage."""
     agrees(
         torch.float16, lambda x, y: torch.exp(x * 2) @ y, randoms(3, 40), randoms(40, 5), bound=4
     )
@@ -315,7 +315,7 @@ def test_the_result_of_a_layer_norm_is_rounded_once(spread):
     x, w, b = 1 + spread * torch.randn(64, 96), torch.randn(96), torch.randn(96)
     given = [t.half().to("spyre") for t in (x, w, b)]
     found = F.layer_norm(given[0], (96,), *given[1:]).cpu().double()
-    # What lies on the card has 9 bits of fraction, and is read back exactly.
+    # Values on the card have 9 bits of fraction, and are read back exactly.
     x, w, b = (t.cpu().double() for t in given)
     exact = F.layer_norm(x, (96,), w, b)
     assert bool(((found - exact).abs() <= exact.abs() * 2**-10 + 2**-16).all())
@@ -497,8 +497,8 @@ FLOAT32_FUNCTIONS = {
     "abs": (torch.abs, 0, 0.0),
     "relu": (F.relu, 0, 0.0),
 }
-"""Function, bound in units of the last place, what else it may be away from the exact value, and
-what is exact in float64 if not the function itself.
+"""Function, bound in units of the last place, additional absolute bound, and the exact function in
+float64 if it is another one.
 
 σ(x) and tanh of the smallest numbers have few bits, which x · σ(x) multiplies. The argument of the
 tanh form's σ is rounded, which counts as often as it is large."""

@@ -1,4 +1,4 @@
-"""Convolutions, pooling and batch norm on the cores: what the CPU computes, with its gradients."""
+"""Convolutions, pooling and batch norm on the cores: results and gradients of the CPU."""
 
 from __future__ import annotations
 

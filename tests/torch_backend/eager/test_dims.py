@@ -1,4 +1,4 @@
-"""Dims of operations: wrong ones are refused as on the CPU; none given means what torch says."""
+"""Dims of operations: wrong ones are refused as on the CPU; an omitted dim is torch's default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functional variants that make their result themselves give what ATen's way gives: results, sizes,
+"""Functional variants that make their result themselves agree with ATen's way in results, sizes,
 strides, dtypes and errors.
 """
 
@@ -313,7 +313,7 @@ def test_repeated_calls_are_one_launch(name, monkeypatch):
     host, index = torch.tensor([5, 2]), torch.tensor([5, 2]).to("spyre")
     monkeypatch.setattr("spyre.torch_backend.eager.launch.relayout", None)
     for turn in range(4):
-        if turn == 3:  # by what it knows of calls like this one
+        if turn == 3:  # by the cached data of earlier calls
             monkeypatch.setattr("spyre.torch_backend.eager.launch._key", None)
         a, b = numbers(8, 64, seed=turn), numbers(8, 64, seed=-turn)
         x, y = a.to("spyre"), b.to("spyre")

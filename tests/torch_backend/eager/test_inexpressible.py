@@ -12,7 +12,7 @@ from spyre.torch_backend.program.op_spec import LoweringError
 
 @pytest.fixture
 def inexpressible(monkeypatch):
-    """As if pitches could say nothing about any operation that is new."""
+    """Make the compilation of every new operation fail, as if no pitches expressed it."""
 
     def refuse(*_):
         raise LoweringError("made up by a test")

@@ -47,7 +47,7 @@ def test_rows_go_to_their_slots(caches):
 def test_attention_reads_the_blocks_of_its_sequence(tokens, caches):
     query = torch.randn(2, tokens, 4, 32).half()
     lengths, starts = torch.tensor([70, 130]), torch.tensor([0, 66])
-    table = torch.tensor([[3, 1, 999], [0, 5, 2]])  # what is not read may be anything
+    table = torch.tensor([[3, 1, 999], [0, 5, 2]])  # entries that are not read may have any value
     found = on_card(torch.ops.spyre.paged_attn_compute, query, *caches, 0.2, lengths, starts, table)
     for k, (length, start) in enumerate(zip(lengths.tolist(), starts.tolist(), strict=True)):
         rows = [table[k, p // 64] * 64 + p % 64 for p in range(start, length)]

@@ -1,4 +1,4 @@
-"""where, masked_fill, tril and triu; what is not chosen does not show, be it infinite."""
+"""where, masked_fill, tril and triu; elements not chosen have no effect, even infinite ones."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ MIXED = torch.tensor(
         [0.0, 2.0, -1.0, -2.0, 5.0, 1.5],
     ]
 )
-"""Infinities and NaNs, which are told apart where they come together."""
+"""Infinities and NaNs, which must be distinguished in one tensor."""
 
 
 @pytest.mark.parametrize("falling", [True, False])

@@ -48,7 +48,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "mul_": lambda x, number: x.clone().mul_(number),
 }
 UNCHECKED = ("sub", "reversed sub", "rsub", "rsub alpha", "sub alpha", "mul_")
-"""Of bools torch refuses them."""
+"""Functions that torch refuses for bools."""
 CASES = [(name, dtype) for name in FUNCTIONS for dtype in VALUES]
 
 

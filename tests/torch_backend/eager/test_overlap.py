@@ -73,7 +73,7 @@ def outcome(write, device):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", WRITES)
 def test_as_on_the_cpu(name):
-    """Twice: what was asked once is known."""
+    """Twice: the second call uses the cached verdict."""
     expected = outcome(WRITES[name], "cpu")
     assert outcome(WRITES[name], "spyre") == expected
     assert outcome(WRITES[name], "spyre") == expected

@@ -52,7 +52,7 @@ def found_by(network, *args):
 
 
 def composed(monkeypatch, network, *args):
-    """What torch's own composition gives."""
+    """Return the results of torch's composition."""
     with monkeypatch.context() as patched:
         patched.setattr(recurrent, "_launched", lambda *_: None)
         return found_by(network, *args)
@@ -158,7 +158,7 @@ def test_a_cell_is_one_launch(monkeypatch, name, width, bias):
 
 
 def test_cells_with_one_bias():
-    """Which no network has."""
+    """Networks never have only one bias, but cells may."""
     x, state = (torch.randn(2, 64).half().to("spyre") for _ in range(2))
     weights = [torch.randn(64, 64).half().to("spyre") for _ in range(2)]
     bias = torch.randn(64).half().to("spyre")
@@ -309,7 +309,7 @@ def test_forward_derivatives():
 @pytest.mark.parametrize("is_python", [False, True])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_tracers_see_what_they_saw(name, is_python):
-    """The fused cells; where torch decomposes in Python, what these consist of."""
+    """Traces have the fused cells, or their parts where torch decomposes in Python."""
     network, _ = network_of(name, torch.float16, (16, 24))
     x = inputs_of(torch.float16, 16).to("spyre")
     traced = make_fx(lambda x: network(x)[0], tracing_mode="fake", _allow_non_fake_inputs=True)

@@ -1,4 +1,4 @@
-"""Writing through indices: bit for bit what the CPU writes, on the cores, eager and compiled."""
+"""Writing through indices on the cores, eager and compiled: bit for bit as on the CPU."""
 
 from __future__ import annotations
 

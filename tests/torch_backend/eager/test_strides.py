@@ -80,7 +80,7 @@ def _of_itself(function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.
 
 
 def strides(x: torch.Tensor) -> list[int]:
-    """Those that say something: of extents beyond 1."""
+    """Return the strides of extents beyond 1, the others have no effect."""
     return [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
 
 

@@ -18,7 +18,7 @@ def counted():
 
 
 def agrees(function, *tensors):
-    """``function`` on the card gives what it gives on the CPU, strides and arguments included."""
+    """Check that ``function`` has the CPU's results, strides and changes of arguments."""
     on_card = [t.to("spyre") for t in tensors]
     on_host = [t.clone(memory_format=torch.preserve_format) for t in tensors]
     found, wanted = function(*on_card), function(*on_host)
@@ -34,7 +34,7 @@ def leaves(result):
     return [result] if isinstance(result, torch.Tensor) else [t for r in result for t in leaves(r)]
 
 
-# --- what comes down -----------------------------------------------------------------------------
+# --- copies to the host --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [2, -2.5, True])
@@ -105,7 +105,7 @@ def test_channels_last():
     agrees(lambda x: torch.nn.functional.avg_pool2d(x, 2), x)
 
 
-# --- what goes up --------------------------------------------------------------------------------
+# --- copies to the card --------------------------------------------------------------------------
 
 
 def test_given_results_are_resized():
@@ -159,7 +159,7 @@ def test_running_statistics():
 
 
 def test_the_operators_with_unmarked_statistics_are_known():
-    """A new one in torch would lose what it writes."""
+    """The statistics written by a new one in torch would be lost."""
     from spyre.torch_backend.fallback import UNMARKED_WRITES
 
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

@@ -69,7 +69,7 @@ def test_given_view(large, copied):
 
 
 def test_views_that_overlap_are_read_from_one_copy(large):
-    """What is written through one view shows in the other, as on the CPU."""
+    """Writes through one view are visible in the other, as on the CPU."""
     on_card = large.to("spyre")
     for x in (large, on_card):
         torch._foreach_lgamma_([x[1, :8], x[1, 4:12]])

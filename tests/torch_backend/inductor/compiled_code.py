@@ -36,7 +36,7 @@ def collected() -> Iterator[list[InductorKernel]]:
 
 
 def compiled(function: Callable[..., Any], *args: Any) -> tuple[Any, list[InductorKernel]]:
-    """What the compiled function gives, and its kernels."""
+    """Return the compiled function's result, and its kernels."""
     torch._dynamo.reset()
     with collected() as kernels:
         result = torch.compile(function, fullgraph=True, dynamic=False)(*args)

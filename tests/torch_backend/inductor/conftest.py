@@ -1,4 +1,4 @@
-"""What makes compilations of small functions cheaper in tests."""
+"""Fixtures that make compilations of small functions cheaper."""
 
 from __future__ import annotations
 

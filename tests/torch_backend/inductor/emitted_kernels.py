@@ -1,4 +1,4 @@
-"""What the checks find in the kernels compiled functions are made of."""
+"""Runs the checks on the kernels of compiled functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KernelChecks:
         self.device = Device(threads=1, sanitize=True, poison=True)
 
     def findings(self, kernel: InductorKernel, place: Path, **form: bool) -> list[str]:
-        """What `spyre-run --check` and `--sanitize` say. ``form``: as of `generate_bundle`."""
+        """Findings of `spyre-run --check` and `--sanitize`. ``form``: as of `generate_bundle`."""
         return self.run(kernel, place, **form)[0]
 
     def run(

@@ -1,4 +1,4 @@
-"""Kernels of one or two operations, with what they compute: for every kind an SDSC has."""
+"""Kernels of one or two operations for every kind of SDSC, with their reference functions."""
 
 from __future__ import annotations
 

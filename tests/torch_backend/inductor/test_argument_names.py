@@ -1,5 +1,5 @@
-"""Kept bundles of compiled functions call their arguments as the function does, where that is true:
-what `first_wrong` then calls a function with.
+"""Kept bundles of compiled functions name arguments as the function does, where they correspond;
+`first_wrong` calls the function by these names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spyre.torch_backend.torch_reference import bind_inputs
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What runs a compiled function, and gives the directories of its bundles."""
+    """Return a function that runs a compiled function and returns its bundles' directories."""
     torch._dynamo.reset()
 
     def run(function: Callable[..., Any], *args: Any, **named: Any) -> list[Path]:

@@ -1,5 +1,5 @@
-"""Arguments of compiled functions that are views with gaps, or whose elements overlap: what is read
-from them and written to them, and nothing else, has the bits of eager mode.
+"""Arguments of compiled functions that are views with gaps, or whose elements overlap: read and
+written elements have the bits of eager mode, and others do not change.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def first_read(x, y):
 
 
 def test_arguments_that_share_memory_where_earlier_ones_did_not():
-    """torch keeps what it compiled for them, by a key without what is shared."""
+    """torch caches compiled code by a key that ignores shared memory."""
     for other in (2, 1):
         agree(first_read, lambda x, other=other: (x[1, :3], x[other, 1:4]))
 

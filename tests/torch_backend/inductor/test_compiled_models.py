@@ -56,7 +56,7 @@ def test_logits(family: Family):
 
 @contextlib.contextmanager
 def counted_forwards(model: nn.Module) -> Iterator[list[int]]:
-    """The calls of the model to the CPU, by its forward pass; what is between passes is not its."""
+    """Count the model's calls to the CPU per forward pass, without those between passes."""
     forward = model.forward
     found: list[int] = []
 

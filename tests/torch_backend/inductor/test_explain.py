@@ -1,4 +1,4 @@
-"""What people see: passes, notes beside kept kernels, `spyre.explain`."""
+"""Output for users: passes, notes beside kept kernels, `spyre.explain`."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def tensors(found: Any) -> Iterator[torch.Tensor]:
 
 
 def agrees(function: Callable[..., Any], given: tuple[Any, ...], tolerance: float) -> list[Any]:
-    """Results, and what is left in the inputs, are those on the CPU; gives the kernels."""
+    """Check results and changed inputs against the CPU; return the kernels."""
     host = [g.clone() if isinstance(g, torch.Tensor) else g for g in given]
     card = [g.to("spyre") if isinstance(g, torch.Tensor) else g for g in given]
     wanted = list(tensors(function(*host)))

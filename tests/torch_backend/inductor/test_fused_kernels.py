@@ -16,7 +16,7 @@ from tests.torch_backend.inductor.bundles.spec_cases import MATRIX, arg, loop, o
 ROWS, COLUMNS, TILES, CORES = 256, 192, 4, 16
 TILE = ROWS // TILES
 KEPT = ("0", "c0", "0")
-"""Coordinates of what a row has one of."""
+"""Coordinates of a tensor with one element per row."""
 
 
 def softmax():

@@ -1,4 +1,4 @@
-"""What would make a native library of a graph on the card is refused by name."""
+"""Calls that would build a native library of a graph on the card are refused by name."""
 
 from __future__ import annotations
 

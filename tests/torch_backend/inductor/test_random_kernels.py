@@ -1,4 +1,4 @@
-"""Random layouts, work divisions, tiles and places of what is in between: always the same bits."""
+"""Random layouts, work divisions, tiles and places of intermediate results: equal bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions with tiling hints: the document's example, bits, and what is saved by tiling."""
+"""Functions with tiling hints: the document's example, bits, and savings by tiling."""
 
 from __future__ import annotations
 

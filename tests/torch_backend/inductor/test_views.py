@@ -12,7 +12,7 @@ X = torch.randn(5, 66, 66).half()
 
 
 def written(view, write):
-    """A function that writes to a view of what it has made."""
+    """Return a function that writes to a view of an intermediate result."""
 
     def function(x):
         y = x * 2
@@ -23,7 +23,7 @@ def written(view, write):
 
 
 def rows_of_a_transposed_result(x):
-    """What a part was written to keeps its strides, by which the next view is taken."""
+    """After a write to a part, a tensor keeps its strides, which the next view uses."""
     y = x @ x.mT
     turned = y.transpose(1, -1)
     turned.narrow(-2, 2, 2).relu_()
@@ -64,7 +64,7 @@ def results_that_are_views(x):
 
 
 def repeated_elements_filled(x):
-    """torch undoes an expand by adding up what changed in its repetitions."""
+    """torch undoes an expand by adding up the changes of its repetitions."""
     rows = x[0, :5, :8].contiguous().expand(4, -1, -1)
     filled = rows.narrow(-1, 7, 1).fill_(0.7)
     rows[1:3].mT[0].zero_()

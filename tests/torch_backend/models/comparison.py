@@ -1,10 +1,10 @@
-"""How far results of a model on the device may lie from float32 on the CPU.
+"""Bounds of a model's errors on the device, relative to float32 on the CPU.
 
 The device holds float16 as DL16, which has 9 fraction bits, so a rounding moves a number by less
 than ``2**-9`` of it, and a model rounds after every operation. The bounds below are in that unit,
 relative to the largest logit and, for the mean error, to the root mean square of all.
 
-Where six comes from: rounding every float16 result of a CPU run to 9 fraction bits, for six seeds
+The bound of six: rounding every float16 result of a CPU run to 9 fraction bits, for six seeds
 of each family and both attention implementations, moved no logit by more than 5.0 units, and the
 root mean square of the differences stayed below 3.6 units (4.6 over the few steps of a generated
 text). The same runs in binary16 gave 2.3 units and 1.6.
@@ -28,7 +28,7 @@ def allowed_difference(expected: torch.Tensor, unit: float = DL16) -> float:
 
 
 def root_mean_square(numbers: torch.Tensor) -> float:
-    """Of all numbers of a tensor on the CPU."""
+    """Return the root mean square of all numbers of a tensor, computed on the CPU."""
     return numbers.double().square().mean().sqrt().item()
 
 

@@ -1,4 +1,4 @@
-"""The device the models run on, and what it cannot do yet."""
+"""The device of the models, and tests that must fail on it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytest.register_assert_rewrite("tests.torch_backend.models.comparison")
 AWAITED: dict[str, str] = {
     "test_torch_modules.py::test_encoder_with_padding": "nested tensors avoided",
 }
-"""Beginnings of test ids, and what the device lacks for them. A test that passes fails here: its
-line has to go."""
+"""Beginnings of test ids, and the missing features of the device. Such a test must fail: if it
+passes, its line has to be removed."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,7 +43,7 @@ class TinyTransformer(nn.Module):
 
 @dataclass(frozen=True)
 class Task:
-    """What to train: the model (float32, CPU), one batch of it, and the loss of the batch."""
+    """A training task: the model (float32, CPU), one batch for it, and the loss of the batch."""
 
     name: str
     build: Callable[[], nn.Module]

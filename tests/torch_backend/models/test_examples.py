@@ -1,4 +1,4 @@
-"""The programs of examples/torch run, and print what they promise."""
+"""The programs of examples/torch run, with the promised output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISTRIBUTED = ("data_parallel", "tensor_parallel")
 
 @pytest.fixture
 def lines(device: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest):
-    """What the example named by the parameter prints."""
+    """Run the example named by the parameter and return its output."""
     runpy.run_path(str(EXAMPLES / f"{request.param}.py"))
     return capsys.readouterr().out.splitlines()
 

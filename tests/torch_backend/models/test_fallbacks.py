@@ -28,9 +28,9 @@ OVER_DIMS = {"mean", "_softmax", "_safe_softmax", "native_layer_norm", "native_b
 MOVES = {"zero_", "cat", "_to_copy", "clone", "copy_", "fill_"}
 NEW = {"full", "ones", "zeros", "arange", "scalar_tensor", "tril"}
 ON_THE_CARD = MATRICES | ELEMENTWISE | COMPARISONS | OVER_DIMS | MOVES | NEW
-"""Of what the families call, all that is no long tail; aten names without overload.
+"""Operations of the families that must run on the card; aten names without overload.
 
-native_batch_norm and addcmul are what layer_norm becomes without a kernel of its own.
+layer_norm without a kernel would become native_batch_norm and addcmul.
 """
 
 

@@ -17,7 +17,7 @@ NEW_TOKENS = 6 if "SPYRE_TEST_EXAMPLES" in os.environ else 4
 
 
 def generated(model: nn.Module, inputs: Inputs, device: str, **options: object) -> Any:
-    """What generate() says on the device: sequences, logits of each step, cache."""
+    """Return the output of generate() on the device: sequences, logits of each step, cache."""
     settings = {"max_new_tokens": NEW_TOKENS, "do_sample": False} | options
     found = model.to(device, torch.float16).generate(
         **{name: value.to(device) for name, value in inputs.items()},
@@ -66,7 +66,7 @@ def assert_greedy(found: Any, reference: nn.Module, inputs: Inputs) -> None:
 
 @pytest.fixture(scope="module", params=CAUSAL, ids=str)
 def run(request: pytest.FixtureRequest, device: str) -> tuple[Family, Any, torch.Tensor]:
-    """A family, what it generated on the device, and its logits there without a cache."""
+    """A family, its generated output on the device, and its logits there without a cache."""
     family = request.param
     model = family.build("sdpa")
     found = generated(model, family.inputs(), device)

@@ -1,4 +1,4 @@
-"""What of a model's error is DL16: with ``SPYRE_NUMERICS=ieee`` that of binary16 remains."""
+"""The part of a model's error that DL16 causes: ``SPYRE_NUMERICS=ieee`` leaves binary16's."""
 
 from __future__ import annotations
 

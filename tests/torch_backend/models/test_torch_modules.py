@@ -1,7 +1,7 @@
 """Networks of torch.nn's own larger modules on the device, in float32 against the CPU.
 
-These take paths of their own for some devices: fused layers, nested tensors, fused cells, and
-statistics that an operation writes without saying so.
+These take special paths for some devices: fused layers, nested tensors, fused cells, and statistics
+that an operation writes although its schema does not declare it.
 """
 
 from __future__ import annotations

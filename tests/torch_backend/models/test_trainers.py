@@ -1,4 +1,4 @@
-"""Libraries that train models, told to use a card as docs/trainers.md says."""
+"""Libraries that train models, set up for a card as described in docs/trainers.md."""
 
 from __future__ import annotations
 

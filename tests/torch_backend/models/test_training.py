@@ -24,7 +24,7 @@ OPTIMIZERS: dict[str, OptimizerOf] = {
     "adamw": partial(torch.optim.AdamW, lr=0.005, eps=1e-3),
 }
 FLOAT32_TOLERANCE = 1e-4
-"""Of the largest number of a tensor: sums in float32 in any order, over ten steps."""
+"""Relative to the largest number of a tensor: sums in float32 in any order, over ten steps."""
 
 
 def on(device: str, batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""`torch.spyre.profile`: eager and compiled code, what it costs when off, its trace."""
+"""`torch.spyre.profile`: eager and compiled code, its cost when off, its trace."""
 
 from __future__ import annotations
 

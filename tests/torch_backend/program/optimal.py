@@ -131,10 +131,10 @@ def _blocks(
 
 @dataclass
 class _OrderSearch:
-    """All orders of ``blocks``, cut where they cannot get below the best so far.
+    """Search of all orders of ``blocks``, cut where they cannot get below the best so far.
 
-    ``heights``: top of what lies at every operation; it and the set of blocks that are left say
-    all of a plan begun, so none is looked at twice.
+    ``heights``: top of the placed blocks at every operation. Together with the set of remaining
+    blocks it determines a partial plan, so none is searched twice.
     """
 
     blocks: Sequence[_InPlaceChain]

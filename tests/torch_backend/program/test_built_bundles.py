@@ -1,4 +1,4 @@
-"""What eager operations and compiled functions build is what its files would say."""
+"""Bundles built by eager operations and compiled functions equal those read from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Autocast: every list of it, and what it leaves alone."""
+"""Autocast: all its lists, and operations outside them."""
 
 from __future__ import annotations
 

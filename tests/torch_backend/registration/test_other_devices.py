@@ -1,7 +1,7 @@
-"""What is changed in torch behaves as torch's own for every other device, and can be left out.
+"""Changed functions of torch behave like the originals on other devices, and can be left out.
 
-For every patch the same calls run in a process with the device and in one without; what they return
-or raise is compared.
+For every patch the same calls run in a process with the device and in one without; their results
+and errors are compared.
 """
 
 from __future__ import annotations

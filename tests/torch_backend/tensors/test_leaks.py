@@ -1,4 +1,4 @@
-"""Nothing is held that nobody needs: tensors, programs, threads, host memory."""
+"""No unneeded tensors, programs, threads or host memory are held."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def step(number):
 
 
 def held():
-    """What must not grow from step to step."""
+    """Return the quantities that must not grow from step to step."""
     gc.collect()
     torch.spyre.synchronize()
     stats = torch.spyre.memory_stats()

@@ -1,4 +1,4 @@
-"""``torch.UntypedStorage`` on a card: bytes as torch expects them, whatever lies on the card."""
+"""``torch.UntypedStorage`` on a card: bytes as torch expects them, in all layouts of the card."""
 
 from __future__ import annotations
 

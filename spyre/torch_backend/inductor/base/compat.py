@@ -82,7 +82,7 @@ def clear_caches(node: Any) -> None:
 
 
 def asks_for_symbols(example_inputs: Any) -> bool:
-    """Whether the user wants symbolic sizes: ``dynamic=True``, or an input dim marked dynamic."""
+    """Return True if symbolic sizes are requested: ``dynamic=True``, or a dim marked dynamic."""
     if not dynamo_config.assume_static_by_default:
         return True
     marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")

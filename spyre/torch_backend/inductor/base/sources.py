@@ -32,7 +32,7 @@ _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _LOCAL = re.compile(r"L\['(\w+)'\]")
 
 _lines: dict[str, list[Mapping[str, SourcePlace]]] = {}
-"""By identity of a graph, the lines of its nodes in each function that has it; threads only add."""
+"""Lines of a graph's nodes in each function with it, by the graph's identity; threads only add."""
 
 
 def sources_of(model: Any) -> tuple[str, tuple[str, ...]]:

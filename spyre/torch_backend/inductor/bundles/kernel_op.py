@@ -81,7 +81,7 @@ class KernelTensor:
         return find_stored_format(self.format).elements_per_stick
 
     def has(self, dim: int) -> bool:
-        """Whether its elements differ along a dim of the operation."""
+        """Return True if its elements differ along a dim of the operation."""
         return bool(self.pitches[dim]) or self.lane == dim
 
     def stride(self, loop: int) -> Any:
@@ -154,12 +154,12 @@ class KernelOp:
         return tuple(k for k in self._order if self.splits[k] > 1 and not self.output.has(k))
 
     def is_output(self, number: int) -> bool:
-        """Whether tensor ``number`` is the output."""
+        """Return True if tensor ``number`` is the output."""
         return number == len(self.tensors) - 1
 
     def is_walked(self, dim: int) -> bool:
-        """Whether the SDSC has the dim: it has several elements, or is the rows of a gather, which
-        an SDSC always has (SDSC reference §6.4). Along other dims only loops move.
+        """Return True if the SDSC has the dim: it has several elements, or is the rows of a gather,
+        which an SDSC always has (SDSC reference §6.4). Along other dims only loops move.
         """
         return self.extents[dim] > 1 or (self.rows > 0 and self.roles[dim] == 1)
 

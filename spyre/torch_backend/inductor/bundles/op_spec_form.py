@@ -179,7 +179,7 @@ def _sized_argument(op: KernelOp, number: int) -> TensorArg:
 
 
 def _divides(pitch: sympy.Expr, step: Any) -> bool:
-    """Whether ``step`` bytes are a whole number of steps of ``pitch``, whatever the sizes are."""
+    """Return True if ``step`` bytes are a whole multiple of ``pitch`` for all sizes."""
     quotient = sympy.cancel(step / pitch)
     return bool(step != 0 and sympy.denom(quotient) == 1)
 

@@ -68,7 +68,7 @@ def _with_observer(compile_it: Callable[[], T]) -> tuple[T, list[Any]]:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value is a symbolic number."""
+    """Return True if a value is a symbolic number."""
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -193,7 +193,7 @@ class RowwiseGraph:
         return None if isinstance(kernel, NotRowwise) else self._run(kernel, sizes, tensors)
 
     def _is_worth_it(self, key: Any, sizes: Values) -> bool:
-        """Whether to make a kernel: the first one, or if only the number of rows has changed."""
+        """Return True for the first kernel, or if only the number of rows has changed."""
         assert self._symbol is not None
         row_counts = self._row_counts.setdefault(key, set())
         row_counts.add(sizes[self._symbol])
@@ -325,7 +325,7 @@ def _is_row_of(symbol: sympy.Symbol, tensor: torch.Tensor) -> bool:
 
 
 def _used_as_number(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> bool:
-    """Whether an operation computes with the size, or makes a tensor from it."""
+    """Return True if an operation computes with the size, or makes a tensor from it."""
     for node in module.graph.nodes:
         if not is_size(node.meta.get("val")) or symbol not in symbols_of(node.meta["val"]):
             continue

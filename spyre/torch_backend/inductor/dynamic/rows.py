@@ -303,7 +303,7 @@ def _source(row_tile: RowTile, name: str) -> tuple[bool, int]:
 def _renamed(
     large: RowTile, row_tile: RowTile, tensors: Mapping[str, RowTensor]
 ) -> dict[int, tuple[str, RowTensor | None]]:
-    """By arg_index of a row tile: the name of the argument in ``large``, and its rows."""
+    """Return the argument's name in ``large`` and its rows, by arg_index of a row tile."""
     renamed = {}
     for k, name in enumerate(row_tile.arguments):
         is_input, position = _source(row_tile, name)

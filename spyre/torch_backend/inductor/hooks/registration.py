@@ -312,7 +312,7 @@ def take_sizes(model: torch.fx.GraphModule) -> None:
 
 
 def uses_spyre(model: Any, example_inputs: Any) -> bool:
-    """Whether a graph has tensors on spyre."""
+    """Return True if a graph has tensors on spyre."""
     values = [*example_inputs]
     if isinstance(model, torch.fx.GraphModule):
         values += [n.meta.get("val", n.meta.get("example_value")) for n in model.graph.nodes]
@@ -500,7 +500,7 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
 
 
 _in_spyre_context: ContextVar[bool] = ContextVar("in_spyre_context", default=False)
-"""Whether this thread compiles for spyre."""
+"""True while this thread compiles for spyre."""
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class DeviceProgram:
 
 
 def _is_shared(value: Value, others: Sequence[Value], before: int) -> bool:
-    """Whether a result shares memory with an operand or with another result."""
+    """Return True if a result shares memory with an operand or with another result."""
     return value.region < before or any(other.region == value.region for other in others)
 
 

@@ -50,7 +50,7 @@ class RunOperation:
 
     @property
     def mutates(self) -> bool:
-        """Whether it writes into an existing buffer."""
+        """True if it writes into an existing buffer."""
         return self.target != self.name
 
 

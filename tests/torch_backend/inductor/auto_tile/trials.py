@@ -1,4 +1,4 @@
-"""Functions compiled with automatic tiling, and what it looked at."""
+"""Functions compiled with automatic tiling, and records of its search."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 def compiled(
     function: Callable[..., Any], *args: Any, **options: Any
 ) -> tuple[Any, list[InductorKernel]]:
-    """What the compiled function gives, and its kernels; ``options`` without ``spyre.``."""
+    """Return the compiled function's result and kernels; ``options`` without ``spyre.``."""
     torch._dynamo.reset()
     given = {f"spyre.{name}": value for name, value in options.items()}
     with collected() as kernels:
@@ -64,7 +64,7 @@ def compiled(
 
 @cache
 def compiled_once(name: str, auto_tile: bool) -> tuple[Any, list[InductorKernel], list[Any]]:
-    """What one of `FUNCTIONS` gives, its kernels, and what automatic tiling chose for it."""
+    """Return the result of one of `FUNCTIONS`, its kernels, and the choices of automatic tiling."""
     function, sizes = FUNCTIONS[name]
     options = {"auto_tile": True} if auto_tile else {}
     with searched() as plans:

@@ -1,4 +1,4 @@
-"""Settings of compiled functions: config, environment, options, and what they do to kernels."""
+"""Settings of compiled functions: config, environment, options, and their effects on kernels."""
 
 from __future__ import annotations
 

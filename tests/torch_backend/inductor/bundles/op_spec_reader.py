@@ -159,7 +159,7 @@ class AffineReader:
         return quotient + form_of(one), form_of({mod: Fraction(unit)}) + rest
 
     def largest(self, form: AffineForm) -> Fraction:
-        """An upper bound of what it counts to; its coefficients are not negative."""
+        """Return an upper bound of a form with non-negative coefficients."""
         rising = (f * self._largest(t) for t, f in form.terms if f > 0)
         return form.constant + sum(rising, Fraction(0))
 
@@ -246,8 +246,8 @@ class _DigitRange:
 def symbol_digits(
     address: AffineForm, lane: AffineTerm | None, lanes: int
 ) -> dict[str, SymbolDigits]:
-    """Digits of every symbol in ``address`` (bytes). ``lane``: what counts the lanes of sticks of
-    ``lanes`` elements. NotAffine where digits mix symbols, or do not nest.
+    """Return the digits of every symbol in ``address`` (bytes). ``lane``: the term that counts the
+    lanes of sticks of ``lanes`` elements. NotAffine if digits mix symbols, or do not nest.
     """
     terms: dict[str, list[tuple[_DigitRange, Fraction]]] = {}
     for term, factor in address.terms:
@@ -341,7 +341,7 @@ def form_text(form: AffineForm) -> str:
 
 
 def is_dynamic(expression: Any, iteration: Sequence[str] = ()) -> bool:
-    """Whether an expression has symbols beside those of the iteration."""
+    """Return True if an expression has symbols that are not in the iteration."""
     symbols = sympy.sympify(expression).free_symbols
     return any(s.name not in iteration for s in symbols)
 
@@ -353,8 +353,8 @@ def lanes_of(arg: TensorArg) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DynamicWalk:
-    """``inside``: the tensor as one tile sees it, without what depends on sizes. ``shift_bytes``:
-    where it begins besides. ``rows``: (coordinate, pitch in bytes) of the dims outside of a stick.
+    """``inside``: one tile's view of the tensor, without terms of sizes. ``shift_bytes``: these
+    terms of its begin. ``rows``: (coordinate, pitch in bytes) of the dims outside of a stick.
     """
 
     inside: TensorArg
@@ -383,8 +383,8 @@ class DynamicWalk:
 
 
 def dynamic_walk(arg: TensorArg, tile: Mapping[str, int]) -> DynamicWalk:
-    """How ``arg`` lies for tiles of ``tile`` elements by symbol. NotAffine where a tile is not in
-    one piece: its own pitches depend on sizes.
+    """Return the walk of ``arg`` for tiles of ``tile`` elements by symbol. NotAffine if a tile is
+    not in one piece, so that pitches within it depend on sizes.
     """
     sizes, pitches = [plain_expression(n) for n in arg.within or arg.device_size], []
     pitch = sympy.Integer(STICK_BYTES)
@@ -410,7 +410,7 @@ def dynamic_walk(arg: TensorArg, tile: Mapping[str, int]) -> DynamicWalk:
 
 
 UNBOUNDED = 1 << 40
-"""Stands for a device dim of unknown length in checks of what a tile reaches."""
+"""Length of a device dim of unknown length in checks of a tile's bounds."""
 
 
 def _numbered(size: sympy.Expr) -> Any:
@@ -418,7 +418,7 @@ def _numbered(size: sympy.Expr) -> Any:
 
 
 def _split(coordinate: sympy.Expr, tile: Mapping[str, int]) -> tuple[sympy.Expr, sympy.Expr]:
-    """What depends on the iteration, and what on sizes."""
+    """Split a coordinate into terms of the iteration, and terms of sizes."""
     terms = sympy.Add.make_args(sympy.expand(coordinate))
     symbols = tuple(tile)
     sized = [t for t in terms if is_dynamic(t, symbols)]
@@ -454,11 +454,11 @@ table.
 
 
 def kernel_of(specs: Sequence[Spec], sizes: Collection[str] = ()) -> Kernel:
-    """``specs`` as a kernel: operations of compiled kernels as they are, the document's read.
+    """Return ``specs`` as a kernel: compiled kernels' operations unchanged, the document's read.
 
     ``sizes``: names of those that only a launch knows, which counts of loops may hold.
-    UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
-    fit, SPY964 for counts and extents that no launch says.
+    UnsupportedError SPY960 for operations without an SDSC, SPY961 for a work division that does
+    not fit, SPY964 for counts and extents that a launch does not determine.
     """
     return tuple(_read(specs, (), sizes))
 
@@ -521,8 +521,8 @@ def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
 
 
 def _kind_of(spec: OpSpec) -> tuple[OpKind, str]:
-    """What ``spec`` does. UnsupportedError SPY960 for a name the cores do not have, and for an
-    operation that is more than its tensors' coordinates.
+    """Return the kind of ``spec``. UnsupportedError SPY960 for an unknown name, and for an
+    operation that its tensors' coordinates do not fully describe.
     """
     row = find_op(spec.op)
     if row is None:
@@ -598,7 +598,7 @@ def _tensor(
 
 
 def _allocation(spec: OpSpec, arg: TensorArg, operand: ArgView) -> tuple[str, int]:
-    """What the buffer lies in, and where."""
+    """Return the memory of the buffer, and its start."""
     match dict(arg.allocation):
         case {"lx": start} if len(arg.allocation) == 1 and not operand.view.offset_bytes:
             return LX, start
@@ -614,7 +614,7 @@ def _allocation(spec: OpSpec, arg: TensorArg, operand: ArgView) -> tuple[str, in
 def _views(
     spec: OpSpec, args: Sequence[TensorArg], loops: LoopCounts
 ) -> tuple[list[ArgView], int | None]:
-    """Where the tensors lie, and of a gather the bytes from row to row of its table."""
+    """Return the views of the tensors, and for a gather the bytes between rows of its table."""
     if INDIRECT not in spec.op_info:
         views = [arg_view(spec, arg, loops) for arg in args]
         return [*views[:-1], _part(spec, views[-1])], None
@@ -662,8 +662,8 @@ class ArgView:
     """One tensor of an operation.
 
      ``view``: one dim per symbol, over one tile; of pitch 0 where it has no elements of its own.
-    ``loop_strides``: bytes by which the enclosing loops move it. ``shift_bytes``: what of its begin
-    depends on sizes that only a launch knows, as strides may.
+    ``loop_strides``: bytes by which the enclosing loops move it. ``shift_bytes``: part of its begin
+    that depends on a launch's sizes, as strides may.
     """
 
     view: DeviceView
@@ -672,7 +672,7 @@ class ArgView:
 
 
 def _arg_name(spec: OpSpec, arg: TensorArg) -> str:
-    """What messages call a tensor: its place in the operation and in memory."""
+    """Return a tensor's name in messages: its place in the operation and in memory."""
     number = next((k for k, other in enumerate(spec.args) if other is arg), 0)
     kind, address = next(iter(arg.allocation.items()), (HBM, 0))
     where = f"argument {arg.arg_index}" if arg.arg_index >= 0 else f"{kind} {address}"
@@ -688,7 +688,7 @@ def tile_extents(spec: OpSpec) -> dict[str, int]:
 
 
 def arg_view(spec: OpSpec, arg: TensorArg, loops: LoopCounts = ()) -> ArgView:
-    """Where ``arg`` lies, and how ``loops`` move it. UnsupportedError SPY960 or SPY964."""
+    """Return the place of ``arg``, and its moves by ``loops``. UnsupportedError SPY960, SPY964."""
     tile = tile_extents(spec)
     steps = _loop_steps(spec, arg, tile, loops)
     if is_dynamic_arg(arg):
@@ -708,7 +708,7 @@ def arg_view(spec: OpSpec, arg: TensorArg, loops: LoopCounts = ()) -> ArgView:
 
 
 def is_dynamic_arg(arg: TensorArg) -> bool:
-    """Whether where ``arg`` lies depends on sizes that only a launch knows."""
+    """Return True if the place of ``arg`` depends on a launch's sizes."""
     return any(is_dynamic(number) for number in (*arg.device_size, *arg.within))
 
 

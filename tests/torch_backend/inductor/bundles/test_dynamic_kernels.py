@@ -46,7 +46,7 @@ def tiles(tile, cores, count, begin="0"):
 
 
 def any_rows():
-    """Tiles of 64 rows, and what is left row by row."""
+    """Tiles of 64 rows, and the rest row by row."""
     return [tiles(64, 32, "floor(s0/64)"), tiles(1, 1, "Mod(s0, 64)", "64*floor(s0/64)")]
 
 

@@ -1,4 +1,4 @@
-"""What can be divided: units along sticks, roles of dims, dims that stay whole."""
+"""Divisible dims: units along sticks, roles of dims, dims that stay whole."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def graphs():
 
 
 def kernels(found):
-    """Kernels among what was observed."""
+    """Return the kernels among observed objects."""
     return [item for item in found if hasattr(item, "specs")]
 
 

@@ -50,7 +50,7 @@ def runs(draw):
 
 
 def segments(run):
-    """What is read from outside, and every result that others read or nobody does."""
+    """Count buffers read from outside, and results that are read outside or not at all."""
 
     def count(nodes):
         made = {f"buf{n.number}" for n in nodes}

@@ -29,7 +29,7 @@ def graph_of(*calls, results):
 
 
 class Call:
-    """What call number ``at`` gives."""
+    """The result of call number ``at``."""
 
     def __init__(self, at):
         self.at = at

@@ -27,7 +27,7 @@ def products(a, b, w):
 
 @pytest.fixture
 def texts(tmp_path, monkeypatch):
-    """By pass and moment, what stands there for `products` with K of 100."""
+    """Dumped texts of `products` with K of 100, by name of the file."""
     monkeypatch.setenv("SPYRE_DUMP_PASSES", str(tmp_path))
     torch.manual_seed(0)
     inputs = [torch.randn(*n).half().to("spyre") for n in ((8, 100), (8, 100), (100, 64))]

@@ -22,7 +22,7 @@ def kinds(arguments):
 
 
 def by_schema(op):
-    """The overload that takes what ``op`` takes besides the tensors it writes."""
+    """Return the overload with the arguments of ``op`` except those that it writes."""
     outs = written(op)
     if not outs:
         return op

@@ -1,4 +1,4 @@
-"""Functions compiled with the passes on or off, and what the passes left of their graphs."""
+"""Functions compiled with the passes on or off, and their graphs after the passes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spyre.torch_backend.program.op_spec import OpKind
 
 
 class Seen:
-    """``restickified``: names of what is copied, by graph operation; ``emitted``: restickifies in
-    kernels; ``text``: the last graph.
+    """``restickified``: names of copied tensors, by graph operation; ``emitted``: number of
+    restickifies in kernels; ``text``: the last graph.
     """
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Seen:
 
 @contextmanager
 def passes(*more, first=None):
-    """All passes (or ``first`` in their place), then ``more``; yields what was seen at the end."""
+    """Run all passes (or ``first`` in their place), then ``more``; yield the record."""
     seen, finished = Seen(), SpyreKernel.finished
 
     def counted(kernel, printer=None):
@@ -52,7 +52,7 @@ def passes(*more, first=None):
 
 
 def run(function, *inputs, first=None):
-    """The results on the card, as CPU tensors, and what was seen."""
+    """Return the card's results as CPU tensors, and the record."""
     torch._dynamo.reset()
     given = [t.to("spyre") for t in inputs]
     with passes(first=first) as seen, torch.no_grad():
@@ -62,7 +62,7 @@ def run(function, *inputs, first=None):
 
 
 def same_bits(function, *inputs):
-    """What was seen with the passes, and without them; results have the same bits."""
+    """Run with and without the passes, compare the results' bits, and return both records."""
     with_passes, on = run(function, *inputs)
     without, off = run(function, *inputs, first=())
     for a, b in zip(with_passes, without, strict=True):

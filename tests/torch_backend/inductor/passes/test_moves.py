@@ -1,4 +1,4 @@
-"""What is moved for one operand: by hand, and never more than moving by way of single elements."""
+"""Moves for one operand: by hand, and never more than a move through single elements."""
 
 from __future__ import annotations
 

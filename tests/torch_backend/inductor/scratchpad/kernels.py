@@ -19,8 +19,8 @@ KINDS = {"batchmatmul": OpKind.MATMUL, "ReStickifyOpHBM": OpKind.RESTICKIFY}
 
 
 def tensor(count, sizes, dims, *, tiled=(), fixed=False, dtype="SEN169_FP16", **more):
-    """A tensor in the default layout, along ``dims`` of an operation with ``count`` of them; None:
-    a lane of its own sticks. ``tiled``: the dims that loops around it move along.
+    """Return a tensor in the default layout along ``dims`` of an operation with ``count`` dims;
+    None as the last: one element per stick. ``tiled``: the dims that loops around it move along.
     """
     *outer, lane = dims
     device = [(-(-sizes[-1] // LANES), lane), *zip(sizes[:-1], outer, strict=True)]

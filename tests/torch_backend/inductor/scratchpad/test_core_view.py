@@ -1,4 +1,4 @@
-"""Per-core views: what a core holds of a tensor, and the accesses that have none."""
+"""Per-core views: a core's part of a tensor, and accesses without such a view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which buffers may lie in LX, the reason for every refusal, and in-place results."""
+"""Buffers that may be in LX, the reason for every refusal, and in-place results."""
 
 from __future__ import annotations
 

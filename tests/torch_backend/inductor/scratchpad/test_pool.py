@@ -1,4 +1,4 @@
-"""The pool: what lives together does not overlap, and the rest shares memory."""
+"""The pool: buffers that live at one time do not overlap, and others share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dims A and B, named matrices of them, and what tests of coarse tiling share."""
+"""Dims A and B, named matrices of them, and other fixtures of coarse tiling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiled programs give, bit for bit, what they give untiled, run by an interpreter of the loops."""
+"""Tiled programs, run by an interpreter of the loops, have the bits of untiled ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def assert_same(function, *arguments, loops):
 
 
 def written_layout(operation):
-    """The layout of what one run of an operation writes; in a full buffer: of its slice."""
+    """Return the layout of an operation's result; in a full buffer: of the slice it writes."""
     layout = operation.layout
     if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
         return layout

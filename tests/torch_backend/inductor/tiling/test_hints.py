@@ -1,4 +1,4 @@
-"""Hints: what Dynamo, AOTAutograd and decompositions carry, and what is refused."""
+"""Hints: preserved by Dynamo, AOTAutograd and decompositions, or refused."""
 
 from __future__ import annotations
 

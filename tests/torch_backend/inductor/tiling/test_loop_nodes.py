@@ -1,4 +1,4 @@
-"""Loop scheduler nodes: nesting, contiguity, counts, and what Inductor may do with them."""
+"""Loop scheduler nodes: nesting, contiguity, counts, and Inductor's operations on them."""
 
 from __future__ import annotations
 

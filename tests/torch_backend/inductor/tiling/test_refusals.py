@@ -1,4 +1,4 @@
-"""What coarse tiling refuses, before it changes anything: each rule is broken and seen."""
+"""Refusals of coarse tiling, before any change: each rule is broken and noticed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_hint_that_does_not_divide(abc):
 
 
 def test_counts_known_only_at_run_time(abc):
-    """Of a dim of known extent: nothing says that it is divided evenly."""
+    """For a dim of known extent, such a count need not divide it."""
     count = sympy.Symbol("s0", integer=True, positive=True)
     error = refused(chain, *abc, tile=tiling(lambda ops: [(ops, count)]))
     assert error.code == "SPY973"
@@ -203,7 +203,7 @@ def test_a_layout_whose_tiled_dim_is_not_on_the_card(abc):
     ids=["flip", "flat", "row", "roll", "reshape", "position", "gather", "uneven"],
 )
 def test_operations_that_go_beyond_their_tile(named, function):
-    """Each would read what other iterations make, or numbers that depend on the iteration."""
+    """Each would read results of other iterations, or numbers that depend on the iteration."""
 
     def hinted(a, b):
         with spyre_hint({"A": 2}):

@@ -1,8 +1,8 @@
 """A small Inductor backend for CPU tensors that interprets tiled loops with numpy.
 
-What it needs of Inductor is what the device's backend gives: every operation in a buffer of its
-own, no merged or reordered dims, a hook on operations before the scheduler, and loop nodes after.
-`compiled` returns what a function gives, with the operations, scheduler nodes and wrapper code.
+Like the device's backend it has a separate buffer for every operation, no merged or reordered dims,
+a hook on operations before the scheduler, and loop nodes after it. `compiled` returns a function's
+result with the operations, scheduler nodes and wrapper code.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def launch(number, tensors):
 
 @dataclass
 class Compiled:
-    """What compilation showed, and what the function gave."""
+    """Records of a compilation, and the function's result."""
 
     result: object = None
     operations: list = field(default_factory=list)
@@ -237,7 +237,7 @@ class _LoopPass(CustomSchedulerPass):
 
 
 def lay_out(operations):
-    """What layout propagation does for the device: default device layouts everywhere."""
+    """Give all buffers default device layouts, in place of layout propagation."""
     for buffer in [*V.graph.graph_inputs.values(), *operations]:
         if isinstance(buffer, sympy.Symbol):
             continue
