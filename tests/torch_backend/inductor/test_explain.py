@@ -98,9 +98,11 @@ def test_kept_kernels_run_and_say_how_they_came_about(tmp_path, monkeypatch, cap
     torch.compile(lambda a, b: torch.softmax(a @ b, -1))(a, b)
     (place,) = (p for p in tmp_path.iterdir() if "sdsc" in p.name)
     divisions = (place / "divisions.txt").read_text()
-    assert "batchmatmul: cores 24; c0: 128 in 8, c1: 192 in 3" in divisions
+    assert "batchmatmul: cores 32; c0: 128 in 32, c1: 192 in 1" in divisions
+    assert "cost_model_matmul_division: c0:8, c1:3 in" in divisions
+    assert "lx_division: c0:32, so that results stay in LX" in divisions
     assert "work_distribution" in divisions
-    assert "LX plan: 4 of 8 buffers in LX" in (place / "lx.txt").read_text()
+    assert "LX plan: 5 of 8 buffers in LX" in (place / "lx.txt").read_text()
     layouts = (place / "layouts.txt").read_text().splitlines()
     assert layouts[0].startswith("arg_0 input: float16[128, 256], strides [256, 1] -> SEN169_FP16")
     assert "OpSpec(" in (place / "operations.txt").read_text()

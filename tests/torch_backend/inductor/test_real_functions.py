@@ -63,5 +63,5 @@ def test_kernels_with_more_arguments_than_segments_are_cut(checks):
         [Setting("symbolic", 32), Setting("baked", 32)]
     )
     assert (whole.kernels, whole.arguments) == (1, 8)
-    assert cut.kernels == 3
+    assert cut.kernels == 2
     assert cut.operations == whole.operations
