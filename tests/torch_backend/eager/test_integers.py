@@ -213,6 +213,12 @@ def test_bits_with_bools():
     agrees(lambda a: a & (a > 0), pairs()[0])
 
 
+def test_isin_refuses_a_result_of_another_dtype():
+    x = torch.ones(3, device="spyre")
+    with pytest.raises(RuntimeError, match="Expected out tensor to have dtype bool"):
+        torch.isin(x, x, out=torch.empty(3, device="spyre"))
+
+
 def test_isin():
     a = numbers(4, 65, dtype=torch.int64)
     agrees(torch.isin, a, torch.tensor([2, -3]))
