@@ -386,7 +386,8 @@ def softplus(builder: Lowering, x: Value, dtype: str, beta: float, threshold: fl
         return builder.pointwise("softplus", x, constants=bits)
     term = Term(builder, x)
     scaled = term * beta
-    return (scaled > threshold).chosen(term, _log_one_plus_exp(scaled) * (1 / beta)).value
+    inverse = 1 / beta if beta else inf
+    return (scaled > threshold).chosen(term, _log_one_plus_exp(scaled) * inverse).value
 
 
 def _log_one_plus_exp(x: Term) -> Term:

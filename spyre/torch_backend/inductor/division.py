@@ -285,9 +285,9 @@ def product_of(iteration: Iteration) -> tuple[OperationCounts, dict[str, list[in
 
 def divide_matmul(
     iteration: Iteration, cores: int, default: Mapping[str, int], lx_fraction: float | None = None
-) -> tuple[dict[str, int], str]:
-    """Return the division with the least modelled time, per dim, and a line about it and about the
-    next ones.
+) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """Return the splits per dim of all candidates, those with the least modelled time first, and a
+    line about the first and the next ones.
 
     Candidates let a core reach its slices, divide at most one reduced dim, and use at least half as
     many cores as ``default``, the division of pass 3. They are in the order of nested loops.
@@ -299,17 +299,18 @@ def divide_matmul(
     for number in device_tensors(iteration):
         rows = rows[spans_bytes(iteration, number, rows) <= MAX_SPAN_BYTES]
     if not len(rows):
-        return dict(default), "no division lets a core reach its slices"
+        return (tuple(default.values()),), "no division lets a core reach its slices"
     kinds = (roles[kind] for kind in ("batch", "m", "n", "k"))
     columns = np.stack([rows[:, dims].prod(axis=1) for dims in kinds], axis=1)
     found = _ranked(counts, tuple(map(tuple, columns.tolist())), lx_fraction)
-    splits = [dict(zip(iteration.symbols, row, strict=True)) for row in rows.tolist()]
-    texts = [splits_text(splits[k]) for k in found.order[: 1 + NEXT_SHOWN]]
+    splits = tuple(tuple(row) for row in rows[list(found.order)].tolist())
+    shown = splits[: 1 + NEXT_SHOWN]
+    texts = [splits_text(zip(iteration.symbols, row, strict=True)) for row in shown]
     times = [f"{found.times_ns[k] / 1e3:,.4g} us" for k in found.order[: 1 + NEXT_SHOWN]]
     lines = [f"{texts[0]} in {times[0]} (±{found.spread:.0%}), of {len(rows)}"]
     for k, text, time in zip(found.order[1:], texts[1:], times[1:], strict=False):
         lines.append(f"    {text} in {time}{', too close to call' if found.is_close(k) else ''}")
-    return splits[found.order[0]], "\n".join(lines)
+    return splits, "\n".join(lines)
 
 
 NEXT_SHOWN = 3
@@ -341,16 +342,22 @@ class WorkDivision:
 
     ``splits``: number of slices per dim, in iteration order (1: not divided). ``why``: result and
     reason of each pass, a line each. ``before``: splits over 1 after each earlier pass, by its
-    name.
+    name. ``candidates``: of a matmul, splits per dim of all divisions, the fastest first.
     """
 
     splits: Mapping[str, int]
     why: str
     before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    candidates: tuple[tuple[int, ...], ...] = ()
 
     @property
     def cores(self) -> int:
         return prod(self.splits.values())
+
+    @property
+    def is_hinted(self) -> bool:
+        """Whether a user's hints divide it, not the passes."""
+        return not self.before
 
     def after(self, name: str) -> WorkDivision:
         """Return the division after pass ``name`` of `DIVISION_PASSES`."""
@@ -359,8 +366,11 @@ class WorkDivision:
         before = self.before.get(name, {})
         return replace(self, splits={symbol: before.get(symbol, 1) for symbol in self.splits})
 
-
-_Before = Mapping[str, Mapping[str, int]]
+    def changed_to(self, splits: Sequence[int]) -> WorkDivision:
+        """Return this division with other splits, which `divide_for_lx` chose."""
+        changed = dict(zip(self.splits, splits, strict=True))
+        why = f"{self.why}\nlx_division: {splits_text(changed)}, so that results stay in LX"
+        return replace(self, splits=changed, why=why)
 
 
 def divide_op(
@@ -385,15 +395,13 @@ def divide_op(
             found=str(cores),
         )
     iteration = read_iteration(op)
-    before: _Before = {}
     if hints:
         splits = checked_splits(iteration, hints, cores)
-        lines = [f"hints: {splits_text(splits)}"]
+        found = WorkDivision(splits, f"hints: {splits_text(splits)}")
     else:
-        splits, lines, before = _planned(iteration, cores, lx_fraction)
-    check_spans(iteration, splits)
-    splits = {symbol: splits[symbol] for symbol in iteration.symbols}
-    return WorkDivision(splits, "\n".join(lines), before)
+        found = _planned(iteration, cores, lx_fraction)
+    check_spans(iteration, found.splits)
+    return replace(found, splits={symbol: found.splits[symbol] for symbol in iteration.symbols})
 
 
 def with_division(op: KernelOp, division: WorkDivision) -> KernelOp:
@@ -401,25 +409,22 @@ def with_division(op: KernelOp, division: WorkDivision) -> KernelOp:
     return replace(op, cores=tuple(division.splits[symbol] for symbol in op.symbols))
 
 
-def _planned(
-    iteration: Iteration, cores: int, lx_fraction: float | None
-) -> tuple[dict[str, int], list[str], _Before]:
-    """Run the three passes; return the splits, lines about the passes, and the splits after each
-    earlier pass.
-    """
+def _planned(iteration: Iteration, cores: int, lx_fraction: float | None) -> WorkDivision:
+    """The division by the three passes."""
     spans = reduce_spans(iteration, cores)
     default = distribute(iteration, cores, spans)
-    before: _Before = {SPAN: spans, MATMUL_COST: spans}
+    before = {SPAN: spans, MATMUL_COST: spans}
     lines = [f"{SPAN}: nothing to do, a core reaches every tensor"]
     if spans:
         lines = [f"{SPAN}: {splits_text(spans)}, so that a core reaches its slices"]
-    if iteration.is_matmul:
-        splits, why = divide_matmul(iteration, cores, default, lx_fraction)
-        lines += [f"{MATMUL_COST}: {why}", f"{DISTRIBUTION}: nothing left to divide"]
-        return splits, lines, {**before, MATMUL_COST: splits}
-    lines.append(f"{MATMUL_COST}: not applied, {iteration.name} is no matmul")
-    lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
-    return default, lines, before
+    if not iteration.is_matmul:
+        lines.append(f"{MATMUL_COST}: not applied, {iteration.name} is no matmul")
+        lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
+        return WorkDivision(default, "\n".join(lines), before)
+    candidates, why = divide_matmul(iteration, cores, default, lx_fraction)
+    lines += [f"{MATMUL_COST}: {why}", f"{DISTRIBUTION}: nothing left to divide"]
+    splits = dict(zip(iteration.symbols, candidates[0], strict=True))
+    return WorkDivision(splits, "\n".join(lines), {**before, MATMUL_COST: splits}, candidates)
 
 
 def _distribution_line(iteration: Iteration, splits: Mapping[str, int]) -> str:

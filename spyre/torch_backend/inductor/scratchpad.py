@@ -16,7 +16,7 @@ one iteration to the next, is alive during the whole loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -125,8 +125,8 @@ def outlives(accesses: Accesses, loop: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CoreView:
-    """Division of a tensor over the cores, per device dim above the stick, without dims of one
-    step.
+    """Division of a tensor over the cores, per device dim above the stick, without dims of one step;
+    dims that are divided together count as one.
 
     ``extents``: steps in one core's slice. ``splits``: number of slices. ``strides``: core c has
     slice ``c // stride % split`` (0 if the dim is not split). ``cores``: number of cores.
@@ -169,21 +169,39 @@ def core_view(op: KernelOp, number: int) -> CoreView | str:
     if (why := _cut_stick(op, number, device_dims)) is not None:
         return why
     strides = core_strides(op)
-    shares: list[tuple[int, int, int]] = []
+    shares: list[_Share] = []
     for dim in device_dims:
         share = _share(op, number, dim, strides)
         if isinstance(share, str):
             return share
         shares.append(share)
-    divided = [share for share in shares if share[:2] != (1, 1)]
+    divided = _merged(share for share in shares if share[:2] != (1, 1))
     extents, splits, steps = zip(*divided, strict=True) if divided else ((), (), ())
     return CoreView(extents, splits, steps, prod(op.splits))
 
 
-def _share(
-    op: KernelOp, number: int, dim: DeviceDim, strides: Mapping[int, int]
-) -> tuple[int, int, int] | str:
-    """Return (extent per core, slices, stride in cores) of a device dim, or a reason."""
+_Share = tuple[int, int, int]
+"""(extent per core, slices, stride in cores) of a device dim."""
+
+
+def _merged(shares: Iterable[_Share]) -> list[_Share]:
+    """The dims with neighbours as one dim where each core's slice of both is one of that: several
+    operations may see one dim where others see two.
+    """
+    merged: list[_Share] = []
+    for extent, split, stride in shares:
+        if merged and split == 1:
+            outer = merged[-1]
+            merged[-1] = (outer[0] * extent, *outer[1:])
+        elif merged and merged[-1][0] == 1 and merged[-1][2] == stride * split:
+            merged[-1] = (extent, merged[-1][1] * split, stride)
+        else:
+            merged.append((extent, split, stride))
+    return merged
+
+
+def _share(op: KernelOp, number: int, dim: DeviceDim, strides: Mapping[int, int]) -> _Share | str:
+    """Return the share of a device dim, or a reason why there is none."""
     if dim.first or len(dim.walked) > 1:
         coordinate = op.coordinate(number, dim)
         return f"has the coordinate {coordinate}, which is not one symbol"
@@ -254,24 +272,34 @@ def _has_no_core_view(accesses: Accesses) -> str | None:
     return next((f"in {name} it {view}" for name, view in views if isinstance(view, str)), None)
 
 
+def _has_other_format(accesses: Accesses) -> str | None:
+    first = accesses[0]
+    others = (a.op.name for a in accesses if a.tensor.format != first.tensor.format)
+    made = f"{first.op.name} makes it as {first.tensor.format}"
+    return next((f"{made}, {name} reads another format" for name in others), None)
+
+
 def _is_divided_differently(accesses: Accesses) -> str | None:
     first = accesses[0]
-    made, dtype = core_view(first.op, first.number), first.tensor.format
-    for access in accesses:
-        if access.tensor.format != dtype:
-            return f"{first.op.name} makes it as {dtype}, {access.op.name} reads another format"
-        if (view := core_view(access.op, access.number)) != made:
-            return f"per core {first.op.name} makes {made}, {access.op.name} uses {view}"
-    return None
+    made = core_view(first.op, first.number)
+    views = ((a.op.name, core_view(a.op, a.number)) for a in accesses)
+    differ = (f"{name} uses {view}" for name, view in views if view != made)
+    return next((f"per core {first.op.name} makes {made}, {text}" for text in differ), None)
 
 
-RULES: tuple[Callable[[Accesses], str | None], ...] = (
+_Rule = Callable[[Accesses], str | None]
+UNDIVIDED_RULES: tuple[_Rule, ...] = (
     _is_argument,
     _is_read_first,
     _is_used_once,
-    _is_partial_sum,
+    _has_other_format,
     _needs_hbm,
     _moves,
+)
+"""Rules that do not depend on how the operations are divided."""
+RULES: tuple[_Rule, ...] = (
+    *UNDIVIDED_RULES,
+    _is_partial_sum,
     _has_no_core_view,
     _is_divided_differently,
 )

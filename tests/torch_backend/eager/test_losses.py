@@ -107,6 +107,13 @@ def test_gradients_of_layer_norm(dims):
     agrees(norm, x, *rows, exact=False)
 
 
+def test_softplus_with_beta_0_is_infinite():
+    x = torch.tensor([-1.0, 0.0, 2.0])
+    for dtype in (torch.float16, torch.float32):
+        want = F.softplus(x.to(dtype), beta=0.0)
+        assert torch.equal(F.softplus(x.to(dtype).to("spyre"), beta=0.0).cpu(), want)
+
+
 def test_gradient_of_softplus():
     def run(x):
         x = x.detach().clone().requires_grad_()

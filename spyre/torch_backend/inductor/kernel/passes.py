@@ -22,6 +22,7 @@ from typing import Any
 
 from spyre.dtypes import find_stored_format
 from spyre.errors import LaunchError
+from spyre.hw.cost import default_machine, machine_with
 from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.base.layouts import HostBuffer
 from spyre.torch_backend.inductor.base.notes import (
@@ -52,6 +53,7 @@ from spyre.torch_backend.inductor.division import (
     divisions_text,
     with_division,
 )
+from spyre.torch_backend.inductor.lx_division import LX_DIVISION, divide_for_lx
 from spyre.torch_backend.inductor.scratchpad import (
     plan_scratchpad,
     pool_offsets,
@@ -390,6 +392,29 @@ def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
     return replace(division, splits=splits, why=why)
 
 
+def _undivided(
+    operations: KernelOperations, whole: Collection[int], k_fast: bool
+) -> list[KernelOp]:
+    """The operations before their work is divided."""
+    numbers = _argument_numbers(operations)
+    pairs = zip(operations.specs, operations.paths, strict=True)
+    ops = (kernel_op(operations, spec, path, numbers, whole) for spec, path in pairs)
+    return [op if k_fast else replace(op, k_fast=False) for op in ops]
+
+
+def _agreed(
+    ops: Sequence[KernelOp], divisions: list[WorkDivision], chosen: Settings
+) -> list[KernelOp]:
+    """The operations divided so that results stay in LX; ``divisions`` is changed accordingly."""
+    divided = [with_division(op, division) for op, division in zip(ops, divisions, strict=True)]
+    if chosen.lx_planning:
+        machine = machine_with(default_machine(), chosen.lx_fraction)
+        changed = divide_for_lx(divided, divisions, chosen.lx_capacity_bytes, machine)
+        for step, op in changed.items():
+            divided[step], divisions[step] = op, divisions[step].changed_to(op.splits)
+    return divided
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedKernel:
     """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them.
@@ -435,23 +460,22 @@ def planned_kernel(
     is_logged = printer is not None and logger.isEnabledFor(logging.INFO)
     is_noted = is_logged or wants_notes()
     shown = PassPrinter(None) if printer is None else printer.of_kernel(_text)
-    constants = operations.constants
     for change in OPERATION_PASSES:
         operations = shown.run(change.__name__, change, operations)
-    numbers = _argument_numbers(operations)
-    pairs = zip(operations.specs, operations.paths, strict=True)
-    ops = (kernel_op(operations, spec, path, numbers, whole) for spec, path in pairs)
-    k_fast = chosen.core_id_k_fast_emission
-    undivided = [op if k_fast else replace(op, k_fast=False) for op in ops]
+    undivided = _undivided(operations, whole, chosen.core_id_k_fast_emission)
     divisions: list[WorkDivision] = []
 
     def divide(name: str, _: Kernel) -> Kernel:
         divisions[:] = divisions or [_division(op, chosen) for op in undivided]
         rows = zip(undivided, divisions, strict=True)
         divided = [with_division(op, division.after(name)) for op, division in rows]
-        if is_noted and name == DIVISION_PASSES[-1]:
-            notes[DIVISIONS_FILE] = divisions_text(divided, divisions)
         return looped(divided, operations.paths)
+
+    def agree(_: Kernel) -> Kernel:
+        agreed = _agreed(undivided, divisions, chosen)
+        if is_noted:
+            notes[DIVISIONS_FILE] = divisions_text(agreed, divisions)
+        return looped(agreed, operations.paths)
 
     def place_in_lx(kernel: Kernel) -> Kernel:
         if not chosen.lx_planning:
@@ -461,19 +485,26 @@ def planned_kernel(
             notes[LX_FILE] = report_text(plan)
         return with_offsets(kernel, LX, plan.placed)
 
-    def place_in_pool(kernel: Kernel) -> Kernel:
-        return with_offsets(kernel, POOL, pool_offsets(kernel))
-
     kernel: Kernel = looped(undivided, operations.paths)
     for name in DIVISION_PASSES:
         kernel = shown.run(name, partial(divide, name), kernel)
+    kernel = shown.run(LX_DIVISION, agree, kernel)
     if is_logged:
         logger.info("work division:\n%s", notes[DIVISIONS_FILE])
     kernel = shown.run("scratchpad_planning", place_in_lx, kernel)
-    kernel = shown.run("hbm_pool_planning", place_in_pool, kernel)
-    read = tuple((constants[k].number, constants[k].dtype) for k in read_constants(operations))
+    kernel = shown.run("hbm_pool_planning", _in_pool, kernel)
     made_for = tuple(spec.made_for for spec in operations.specs)
-    return PlannedKernel(kernel, tuple(arguments), read, notes, made_for)
+    return PlannedKernel(kernel, tuple(arguments), _numbers_read(operations), notes, made_for)
+
+
+def _in_pool(kernel: Kernel) -> Kernel:
+    return with_offsets(kernel, POOL, pool_offsets(kernel))
+
+
+def _numbers_read(operations: KernelOperations) -> tuple[tuple[float, str], ...]:
+    """Number and dtype of every constant argument that the operations read."""
+    read = (operations.constants[k] for k in read_constants(operations))
+    return tuple((constant.number, constant.dtype) for constant in read)
 
 
 def _text(kernel: KernelOperations | Kernel) -> str:

@@ -42,7 +42,7 @@ PASSES = [
     *("remove_unread", "insert_bmm_padding", "dedup_and_promote_constants"),
     "share_equal_results",
     *("span_reduction", "cost_model_matmul_division", "work_distribution"),
-    *("scratchpad_planning", "hbm_pool_planning"),
+    *("lx_division", "scratchpad_planning", "hbm_pool_planning"),
 ]
 
 

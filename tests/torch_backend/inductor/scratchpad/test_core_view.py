@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -118,11 +119,16 @@ def test_views_hold_what_cores_touch(a, b, c):
     spec = pointwise("exp", (12, 8, 256), [C[:3], C[:3]], (a, b, c))
     found = view(spec)
     numbered = product(range(c), range(b), range(a))
+    whole = np.arange(4 * 12 * 8)
     for core, (stick, middle, outer) in enumerate(numbered):
-        held = [
-            core // stride % split if split > 1 else 0
-            for split, stride in zip(found.splits, found.strides, strict=True)
-        ]
-        assert held == [stick, outer, middle]
+        slices = [core // max(k, 1) % n for n, k in zip(found.splits, found.strides, strict=True)]
+        sizes = [n * split for n, split in zip(found.extents, found.splits, strict=True)]
+        held = whole.reshape(sizes)[box(slices, found.extents)]
+        expected = whole.reshape(4, 12, 8)[box((stick, outer, middle), (4 // c, 12 // a, 8 // b))]
+        assert held.ravel().tolist() == expected.ravel().tolist()
     assert found.cores == a * b * c
-    assert found.extents == (4 // c, 12 // a, 8 // b)
+    assert found.size_bytes == 4 * 12 * 8 // (a * b * c) * 128
+
+
+def box(slices, extents):
+    return tuple(slice(k * n, (k + 1) * n) for k, n in zip(slices, extents, strict=True))
