@@ -125,8 +125,8 @@ def outlives(accesses: Accesses, loop: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CoreView:
-    """Division of a tensor over the cores, per device dim above the stick, without dims of one step;
-    dims that are divided together count as one.
+    """Division of a tensor over the cores, per device dim above the stick, without dims of one
+    step; dims that are divided together count as one.
 
     ``extents``: steps in one core's slice. ``splits``: number of slices. ``strides``: core c has
     slice ``c // stride % split`` (0 if the dim is not split). ``cores``: number of cores.
