@@ -19,7 +19,7 @@ STICK_BYTES = 128
 
 
 class FormatKind(StrEnum):
-    """What the bits of a format mean."""
+    """Meanings of the bits of a format."""
 
     FLOAT = "float"
     SIGNED = "signed integer"

@@ -214,7 +214,7 @@ def drive_checked(
     executions: Any, heads: Any, rows: Any, boxes: Any, nests: Any, bases: Any, patterns: Any,
     offsets: Any, results: Any, shadow: Any, ranges: Any, record: int,
 ) -> Any:  # fmt: skip
-    """As `drive`, but check each execution first.
+    """Like `drive`, but check each execution first.
 
     ``executions``: per dispatch the number of the execution it begins, -1 for its further ones.
     ``heads``: first row per execute statement. ``record``: number of the record of execution 0.

@@ -71,7 +71,7 @@ class Vector:
         return Vector(self.codes, self.codes.b.bitcast(self.value, kind))
 
 
-# --- what `vector_math` takes from `.intrinsics`, over vectors --------------------------------
+# --- names of `.intrinsics` that `vector_math` uses, over vectors -------------------------------
 
 
 def _vector_among(operands: Any) -> Vector:
@@ -115,7 +115,7 @@ def _select(condition: Any, yes: Any, no: Any) -> Vector:
 
 
 multiply_add = _llvm_function("fma")
-"""As `.intrinsics.multiply_add`: rounded once, on every processor."""
+"""`.intrinsics.multiply_add` over vectors: rounded once, on every processor."""
 
 _ARITHMETIC: dict[str, Arithmetic] = {
     "F": _float,

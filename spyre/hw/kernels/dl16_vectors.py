@@ -25,7 +25,7 @@ _LANE_CODES = 8
 """16-bit codes in a 128-bit lane, within which x86 interleaves and packs."""
 _MAGNITUDE, _SIGN, _NINF = 0x7FFF, 0x8000, 0x7FFF
 _REBIAS = (127 - 31) << 7
-"""What turns an exponent of DL16 into one of float32, in the upper half of its bits."""
+"""Difference of the exponents of float32 and DL16, in the upper half of a float32's bits."""
 _TO_INFINITY = 0x7F80 - (_NINF >> 2)
 _UPPER = 0x9FFF
 """Bits of a code shifted right by two, with its sign, that go into the upper half."""

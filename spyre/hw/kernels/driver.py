@@ -116,7 +116,7 @@ def drive(
         bases = dispatch_at + e * (8 * tb.DISPATCH_WORDS) + 8 * tb.DISPATCH_BASES
         units, cost = tables[row, UNITS], tables[row, COST_NS]
         function = entries[tables[row, KIND]]
-        # a chain may begin outside of what is run, or end there: the rest of it runs all the same
+        # a chain may begin or end outside of the dispatches to run: only its part inside is run
         members = min(dispatch[e, tb.CHAIN_LENGTH], last - e)
         if members > 1:
             cost = describe_chain(dispatch, tables, entries, e, members, chain)

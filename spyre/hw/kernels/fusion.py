@@ -103,7 +103,7 @@ def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: 
     start, other_start = operand_start(table, row, operand), operand_start(other, other_row, q)
     if (start >= LX_BASE) != (other_start >= LX_BASE):
         return DISJOINT
-    # the same walk from the same start: unit by unit the same sticks, whatever their order
+    # the same walk from the same start: unit by unit the same sticks, in any order
     if start == other_start and same_walk(table, other, operand, q):
         return SAME
     low, high = operand_box(table, row, operand)

@@ -23,7 +23,7 @@ WIDTH = 32 if LANES == 16 else 16
 TALL = 12 if LANES == 16 else 6
 """Rows of the main microkernel."""
 SHORT = 4
-"""Rows of the microkernel for what is left over."""
+"""Rows of the microkernel for the remaining rows."""
 
 _VECTORS = WIDTH // LANES
 _FLOAT_BYTES = 4

@@ -116,7 +116,7 @@ def _turn() -> Iterator[None]:
 
 
 def missing_of(names: Iterable[str]) -> list[str]:
-    """Those of ``names`` of `JOBS` that are neither loaded nor on the disk."""
+    """Return the ``names`` of `JOBS` that are neither loaded nor on the disk."""
     return [n for n in names if not (_is_driver_ready() if n == DRIVER else entry_of(n).is_ready)]
 
 

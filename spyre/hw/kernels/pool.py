@@ -123,7 +123,7 @@ def run_chunks(block, scratch):
         )
         if status != 0:
             atomic_exchange(block + 8 * STATUS, status)
-        # Publishes what the chunk wrote, and the fault before it, to the caller that reads DONE.
+        # Publishes the chunk's writes, and the fault before it, to the caller that reads DONE.
         atomic_add(block + 8 * DONE, 1)
 
 

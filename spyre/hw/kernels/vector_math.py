@@ -81,7 +81,7 @@ def exponential(x):
     q = multiply_add(q, r, F(1.666651815e-1))
     q = multiply_add(q, r, F(0.5))
     p = multiply_add(r * r, q, r) + F(1.0)
-    # both halves of n + 254 are biased exponents; what stands above them is shifted out
+    # both halves of n + 254 are biased exponents; the bits above them are shifted out
     exponents = float_bits(shifted)
     half = sar_i32(exponents, I(1))
     first, second = shl_i32(half, I(23)), shl_i32(sub_i32(exponents, half), I(23))

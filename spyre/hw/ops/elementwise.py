@@ -32,7 +32,7 @@ class Category(StrEnum):
 
 
 class Family(StrEnum):
-    """Which kernel runs an operation."""
+    """Families of operations, by the kernel that runs them."""
 
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"

@@ -38,7 +38,7 @@ _STAGES = (8, 4, 2, 1)
 @kernel
 def copy_run(half, source, target, sticks, source_pitch, target_pitch):
     """Copy whole sticks; all arguments in bytes but ``sticks``."""
-    # bits move as 16-bit elements, whatever their format
+    # bits of every format move as 16-bit elements
     a, b = source >> 1, target >> 1
     if source_pitch == 128 and target_pitch == 128:
         x, y = half[a : a + sticks * 64], half[b : b + sticks * 64]

@@ -91,7 +91,7 @@ def requantize_words(table, word, integers, places, vectors, inner):
         else:
             b = (places[1] + vectors[1, i]) >> 5
             left, right = np.int64(0) if hidden else np.int64(integers[a]), np.int64(integers[b])
-            # of two 32-bit integers in 64 bits: what is cut off is the wrap modulo 2^32
+            # two 32-bit integers in 64 bits: dropping the upper half wraps modulo 2^32
             result = left + right if opcode == ADD else left * right
             integers[y] = np.int32(result & 0xFFFFFFFF)
             fits = -2147483648 <= result <= 2147483647
