@@ -92,7 +92,7 @@ def _slice(site: Site, tile: DataTile) -> DataTile:
 def trace_insert(site: Site) -> None:
     """tensor.insert and insert_slice: a copy of a tile with a part of it replaced."""
     fields = site.op.fields
-    whole = site.copied(site.tile(fields["into"]))
+    whole = site.copied(site.tile(fields.get("into", fields["value"])))
     if "element" in fields:
         target = whole.part(site.numbers(fields["indices"]), (), site.level)
         tile = site.tile(fields["element"], (), whole.element)

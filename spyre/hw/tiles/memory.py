@@ -48,7 +48,7 @@ def trace_view(site: Site) -> None:
     steps = tuple(same(site, stride) for stride in strides)
     if min(steps, default=0) < 0:
         site.refuse("a stride below 0", "strides from 0 on", str(steps))
-    owner, start = _place(site, site.number(fields["base"]), type_.element)
+    owner, start = _place(site, site.number(fields["base"], True), type_.element)
     part = Part(owner, start, steps, (site.number(0),) * len(sizes), sizes)
     _check_room(site, type_.element, part)
     site.bind(View(type_.element, (part,), sizes, None in type_.shape, site.op))
@@ -283,9 +283,24 @@ def _is_operand(access: Access, pieces: Sequence[Piece], level: Level) -> bool:
     return own is level and tile.shape == access.shape and tile.stick is not None
 
 
+def _check_aliasing(site: Site, memory: DataTile) -> None:
+    """LaunchError SPY192 for strides that let a store write elements twice."""
+    reach = 0
+    pairs = zip(memory.element_pitches, memory.shape, strict=True)
+    for pitch, extent in sorted(pair for pair in pairs if pair[1] > 1):
+        if pitch <= reach:
+            raise LaunchError(
+                "SPY192", "the view's strides overlap, so that elements are written twice",
+                site.place, expected=f"strides above {reach} bytes", found=f"{pitch} bytes",
+            )  # fmt: skip
+        reach += pitch * (extent - 1)
+
+
 def trace_store(site: Site, access: Access) -> None:
     """The statement that computes the value writes whole sticks; all else is moved."""
     name, pieces = site.op.fields["value"], _pieces(site, access)
+    for memory, _, _ in pieces:
+        _check_aliasing(site, memory)
     if _is_operand(access, pieces, site.level):
         target, found = pieces[0][0], site.tracer.scope_of(name)[name]
         made = found.emit(target) if isinstance(found, Pending) else None

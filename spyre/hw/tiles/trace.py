@@ -252,8 +252,8 @@ class Site:
         """The value of a name."""
         return self.tracer.value(name)
 
-    def number(self, item: str | int) -> Number:
-        """A name's number, or one that is written."""
+    def number(self, item: str | int, is_address: bool = False) -> Number:
+        """A name's number, or one that is written; no address but where one may be."""
         if isinstance(item, int):
             return Number(np.array([[item]]), self.level)
         value = self.value(item)
@@ -263,6 +263,8 @@ class Site:
                 "SPY194", f"%{item} depends on loaded data", place,
                 expected="a number that is known when the program is launched",
             )  # fmt: skip
+        if value.origin is not None and not is_address:
+            self.refuse("an address as a number", "a number", f"%{item}")
         return value
 
     def numbers(self, items: Sequence[str | int]) -> tuple[Array, ...]:

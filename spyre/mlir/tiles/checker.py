@@ -22,6 +22,7 @@ from spyre.mlir.tiles.syntax import (
     TileModule,
     TileOp,
     Type,
+    names_in,
     read_type,
 )
 from spyre.mlir.tiles.table import TERMINATORS, OperationRow, operation_rows
@@ -34,6 +35,7 @@ SEVERITIES = severities(
     warnings="SPY195",
 )
 _KINDS = {"integer": INTEGERS, "float": FLOATS, "half": ("f16", "!spyreop.df16")}
+_PLACES = ("memref", "access_tile", "tile_future")
 _MOST = 20
 
 
@@ -128,6 +130,9 @@ class _Function:
             if value is not None:
                 value.uses.append(name.start_pos)
                 yield from _read_of_empty(op, name, value)
+                if value.type.kind in _PLACES and row.dialect != "ktdp":
+                    message, known = f"%{name} of {op.name} is a place, and no value", False
+                    yield Fault("SPY182", op.position, message, "a tensor", str(value.type))
             elif name not in variables:
                 known = False
                 yield self._undefined(name)
@@ -199,24 +204,22 @@ def declared_types(op: TileOp, element: Element) -> tuple[Type, ...] | None:
 
 
 def _operand_faults(context: Context, elements: tuple[Element, ...]) -> Faults:
+    """Values of other types than are written, and places that are no integers."""
     for element in elements:
         if element.sign == "?":
             yield from _operand_faults(context, element.parts)
-        if element.sign != "%" or element.name not in context.op.fields:
+        given = context.op.fields.get(element.name)
+        if given is None:
             continue
-        given = context.op.fields[element.name]
-        names = given if isinstance(given, tuple) else (given,)
-        written = declared_types(context.op, element)
-        if written is None:
-            continue
-        if len(written) != len(names):
-            message = f"{context.op.name} has {len(names)} values and {len(written)} types"
-            yield Fault("SPY183", context.op.position, message, f"{len(names)} types")
-        for name, type_ in zip(names, written, strict=False):
-            if context.types[name] != type_:
-                message = f"%{name} of {context.op.name} has another type than is written"
-                found = str(context.types[name])
-                yield Fault("SPY181", context.op.position, message, str(type_), f"%{name}: {found}")
+        if element.sign in ("[", "&", "&&") or element.name in ("base", "symbols"):
+            is_indirect = element.sign == "&&"
+            for name in names_in(tuple(s.expressions for s in given) if is_indirect else given):
+                if name in context.types and context.types[name].kind not in INTEGERS:
+                    message = f"%{name} is no integer"
+                    yield context.fault("SPY182", message, "index", context.types[name])
+        elif element.sign == "%":
+            names = given if isinstance(given, tuple) else (given,)
+            yield from context.written(names, declared_types(context.op, element))
 
 
 def _kind_faults(context: Context, row: OperationRow) -> Faults:
@@ -227,9 +230,8 @@ def _kind_faults(context: Context, row: OperationRow) -> Faults:
     first = fields.get("!a") or fields.get("!T") or lists[-1]
     allowed = [kind for kinds in row.kinds.split() for kind in _KINDS[kinds]]
     if first.scalar not in allowed or first.kind in ("memref", "access_tile"):
-        message = f"{row.name} does not take {first.scalar}"
         expected = f"one of {', '.join(allowed)}, or tensors of them"
-        yield Fault("SPY182", context.op.position, message, expected, str(first))
+        yield context.fault("SPY182", f"{first.scalar} is not taken", expected, first)
 
 
 def result_types(op: TileOp, row: OperationRow, types: dict[str, Type]) -> tuple[Type, ...]:

@@ -6,7 +6,7 @@ have the types that are written. Shapes are static here: ``?`` stays open until 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -68,6 +68,16 @@ class Context:
         """Value of an attribute, aliases resolved; None if it is not given."""
         entry = self.op.attribute(key)
         return None if entry is None else self.module.resolved(entry.value)
+
+    def written(self, names: Sequence[str], types: Sequence[Type] | None) -> Faults:
+        """Values whose types are not those that are written (SPY181, SPY183); None: nothing is."""
+        if types is not None and len(names) != len(types):
+            yield self.fault("SPY183", "values and their types differ in number", len(types),
+                             len(names))  # fmt: skip
+        for name, type_ in zip(names, types or (), strict=False):
+            if self.types[name] != type_:
+                message = f"%{name} has another type than is written"
+                yield self.fault("SPY181", message, type_, self.types[name])
 
     def fault(
         self, code: str, message: str, expected: object = "", found: object = ""
@@ -149,6 +159,9 @@ def _view(context: Context) -> Faults:
     for k, (size, extent) in enumerate(zip(sizes, type_.shape, strict=True)):
         if isinstance(size, int) and size != extent:
             yield context.fault("SPY184", f"size {k} is not that of the type", extent, size)
+    space = context.op.attribute("memory_space")
+    if space is not None and "memory_space<" not in str(space.value):
+        yield from _space_faults(str(space.value), context.op.position)
     yield from _coordinates(context, type_, sizes)
 
 
@@ -156,6 +169,8 @@ def _coordinates(context: Context, type_: Type, sizes: tuple[Any, ...]) -> Fault
     """The coordinate set of a view that is not part of another restates its sizes."""
     points = context.attribute("coordinate_set")
     if not isinstance(points, AffineSet):
+        if points is not None:
+            yield context.fault("SPY187", "coordinate_set is no set", "affine_set<…>", points)
         return
     if points.n_dims != len(sizes):
         message = "coordinate_set has another number of dims than the view"
@@ -230,14 +245,9 @@ def _indirect_tile(context: Context) -> Faults:
     fields = context.op.fields
     subscripts, memrefs = fields["subscripts"], fields["!memrefs"]
     views = [fields["view"], *(s.view for s in subscripts if s.view is not None)]
+    yield from context.written(views, memrefs)
     if len(memrefs) != len(views):
-        yield context.fault("SPY183", "views and their types differ in number", len(views),
-                            len(memrefs))  # fmt: skip
         return
-    for view, written in zip(views, memrefs, strict=True):
-        if context.types[view] != written:
-            message = f"%{view} has another type than is written"
-            yield context.fault("SPY181", message, written, context.types[view])
     if len(subscripts) != len(memrefs[0].shape):
         message = f"{len(subscripts)} subscripts for a view of {len(memrefs[0].shape)} dims"
         yield context.fault("SPY183", message, len(memrefs[0].shape), len(subscripts))
@@ -317,13 +327,10 @@ def _predicate(context: Context) -> Faults:
 
 def _select(context: Context) -> Faults:
     fields, types = context.op.fields, context.op.fields["!types"]
-    wanted = {"a": types[-1], "b": types[-1]}
-    if len(types) == 2:
-        wanted["condition"] = types[0]
-    for key, type_ in wanted.items():
-        if context.types[fields[key]] != type_:
-            message = f"%{fields[key]} has another type than is written"
-            yield context.fault("SPY181", message, type_, context.types[fields[key]])
+    names = [fields["a"], fields["b"], fields["condition"]]
+    yield from context.written(
+        names[: len(types) + 1], (types[-1], types[-1], types[0])[: len(types) + 1]
+    )
     condition = context.types[fields["condition"]]
     if condition.scalar != "i1" or (condition.shape and condition.shape != types[-1].shape):
         yield context.fault("SPY182", "the condition is no i1 of this shape", "i1", condition)
@@ -460,13 +467,7 @@ def _for(context: Context) -> Faults:
     for key in ("lower", "upper", "step"):
         if (found := context.types[fields[key]]).kind != kind:
             yield context.fault("SPY181", f"%{fields[key]} has another type", kind, found)
-    names, types = fields.get("inits", ()), fields.get("!types", ())
-    if len(names) != len(types):
-        yield context.fault("SPY183", "iter_args and types", len(names), len(types))
-    for name, type_ in zip(names, types, strict=False):
-        if context.types[name] != type_:
-            message = f"%{name} has another type than is written"
-            yield context.fault("SPY181", message, type_, context.types[name])
+    yield from context.written(fields.get("inits", ()), fields.get("!types", ()))
 
 
 RULES: dict[str, Callable[[Context], Faults]] = {

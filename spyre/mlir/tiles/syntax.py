@@ -251,20 +251,21 @@ class TileOp(SyntaxNode):
         """Every value the operation itself uses, in textual order; not those of its regions."""
         for key, value in self.fields.items():
             if key[0] not in "!^":
-                yield from _names(value)
+                yield from names_in(value)
 
 
-def _names(value: Any) -> Iterator[Name]:
+def names_in(value: Any) -> Iterator[Name]:
+    """Every value that a field names."""
     if isinstance(value, Name):
         yield value
     elif isinstance(value, Expression):
         yield from value.names
     elif isinstance(value, Subscript):
-        yield from _names(value.view)
-        yield from _names(value.expressions)
+        yield from names_in(value.view)
+        yield from names_in(value.expressions)
     elif isinstance(value, tuple):
         for item in value:
-            yield from _names(item)
+            yield from names_in(item)
 
 
 @dataclass(frozen=True, slots=True)

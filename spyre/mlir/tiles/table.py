@@ -166,7 +166,7 @@ _ROWS = (
     OperationRow("tensor.extract", "%value [indices : !value", "element",
                  rule="#indices = value.rank"),
     OperationRow("tensor.insert", "%element into %value [indices : !value", "value",
-                 rule="#indices = value.rank"),
+                 rule="#indices = value.rank; %element.kind = value.element"),
     OperationRow("tensor.from_elements", "%values* : !result", "result",
                  rule="#values = result.count"),
     OperationRow("tensor.expand_shape",
@@ -179,7 +179,8 @@ _ROWS = (
     OperationRow("tensor.extract_slice", f"%value {SLICE} : !value to !result",
                  "result", rule="slice"),
     OperationRow("tensor.insert_slice", f"%value into %into {SLICE} : !value into !result",
-                 "result", rule="slice"),
+                 "result",
+                 rule="%into.shape = result.shape; %into.element = result.element; slice"),
     # --- control
     OperationRow("scf.for",
                  "^iv = %lower to %upper step %step ?( iter_args ^=inits -> !types* )?"

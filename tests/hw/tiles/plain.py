@@ -345,7 +345,7 @@ class Tile:
         return names[op.fields["value"]][self._at(op, names)]
 
     def _tensor_insert(self, op, names):
-        found = names[op.fields["into"]].copy()
+        found = names[op.fields["value"]].copy()
         found[self._at(op, names)] = names[op.fields["element"]]
         return found
 

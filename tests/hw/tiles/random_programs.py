@@ -199,7 +199,8 @@ class RandomProgram:
     def operation(self, values):
         forms = [
             self.binary, self.binary, self.unary, self.choose, self.wide, self.sums, self.turned,
-            self.sliced, self.inserted, self.reshaped, self.product, self.repeated, self.branched,
+            self.sliced, self.inserted, self.single, self.listed, self.reshaped, self.product,
+            self.repeated, self.branched,
         ]  # fmt: skip
         return self.rng.choice(forms)(values)
 
@@ -290,6 +291,27 @@ class RandomProgram:
             f"{b.type} into {a.type}",
             a.shape,
         )
+
+    def single(self, values):
+        """One element, at another place or at all."""
+        a = self.rng.choice(values)
+        places = [
+            ", ".join(self.constant(self.rng.randrange(n)) for n in a.shape) for _ in range(2)
+        ]
+        one = self.emit(f"tensor.extract {a.name}[{places[0]}] : {a.type}")
+        if self.rng.random() < 0.5:
+            return self.emit(f"tensor.splat {one.name} : {a.type}", a.shape)
+        return self.emit(f"tensor.insert {one.name} into {a.name}[{places[1]}] : {a.type}", a.shape)
+
+    def listed(self, values):
+        """A tile of two elements."""
+        a = self.rng.choice(values)
+        zeros = ", ".join("%c0" for _ in a.shape)
+        one = self.emit(f"tensor.extract {a.name}[{zeros}] : {a.type}")
+        two = self.emit(f"arith.constant 2.5 : {self.element}")
+        shape = (1, 2)
+        type_ = tensor(shape, self.element)
+        return self.emit(f"tensor.from_elements {one.name}, {two.name} : {type_}", shape)
 
     def reshaped(self, values):
         """All elements in a row, and in other rows."""

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 
 import numpy as np
 import pytest
 
 import spyre
+from spyre import SpyreError
 from spyre.dtypes import decode_device, encode_device
 from spyre.hw.device.device import Device
 from spyre.mlir.tiles.program import load_ktir
@@ -41,14 +44,13 @@ def rounding(device):
     return half
 
 
-def differences(seed, device):
+def differences(made, text, device):
     """Names of pointers whose memory differs after the run."""
-    made = RandomProgram(seed)
-    program = load_ktir(made.text)
-    assert program.check() == (), made.text
+    program = load_ktir(text)
+    assert program.check() == (), text
     half = rounding(device)
-    expected = Plain(program, half).run(made.given)
     result = spyre.run(program, made.given, device=device)
+    expected = Plain(program, half).run(made.given)
     found = {}
     for tensor, values in zip(result.output_tensors, result.outputs, strict=True):
         wanted = expected[tensor.name].reshape(np.shape(values))
@@ -57,11 +59,52 @@ def differences(seed, device):
             wanted = wanted.astype(np.float16).astype(np.float32)
         if not np.array_equal(own, wanted, equal_nan=True):
             found[tensor.name] = np.argwhere(own != wanted)[:5].tolist()
-    return found, made.text
+    return found
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_random_programs(devices, name):
     for seed in range(FIRST, FIRST + COUNT):
-        found, text = differences(seed, devices[name])
-        assert not found, f"seed {seed} on {name}: {found}\n{text}"
+        made = RandomProgram(seed)
+        found = differences(made, made.text, devices[name])
+        assert not found, f"seed {seed} on {name}: {found}\n{made.text}"
+
+
+NUMBERS = (0, 1, 2, 3, 7, 33, 63, 64, 65, 128, 10**30)
+WORDS = ("f16", "f32", "i32", "index", "addf", "mulf", "maximumf", "negf", "oge", "global")
+
+
+def spoiled(text, rng):
+    """``text`` with a token dropped, or a number, word or value replaced."""
+    tokens = list(re.finditer(r"%\w+|[\w.!#]+|->|>=|\S", text))
+    kind = rng.randrange(4)
+    fitting = {
+        1: [m for m in tokens if m[0].isdigit()],
+        2: [m for m in re.finditer("|".join(WORDS), text)],
+        3: [m for m in tokens if m[0][0] == "%"],
+    }.get(kind, tokens)
+    chosen = rng.choice(fitting)
+    new = {
+        0: lambda: "",
+        1: lambda: str(rng.choice([*NUMBERS, int(chosen[0]) + 1])),
+        2: lambda: rng.choice(WORDS),
+        3: lambda: rng.choice(fitting)[0],
+    }[kind]()
+    return text[: chosen.start()] + new + text[chosen.end() :]
+
+
+def test_spoiled_programs(devices):
+    """Each is refused by a code, or gives what the interpreter gives."""
+    rng, ran = random.Random(FIRST), 0
+    for seed in range(FIRST, FIRST + 5 * COUNT):
+        made = RandomProgram(seed)
+        text = spoiled(made.text, rng)
+        try:
+            if load_ktir(text).check():
+                continue
+            found = differences(made, text, devices["ieee"])
+        except SpyreError:
+            continue
+        assert not found, f"seed {seed}: {found}\n{text}"
+        ran += 1
+    assert ran > COUNT / 4, "mutants that are right programs"
