@@ -160,11 +160,11 @@ def make_computation_mutants(
     root: Path, count: int, rng: random.Random, place: Path
 ) -> Iterator[ComputationMutant]:
     """``count`` mutants whose outputs are wrong, of all kinds in turn."""
-    device, cases = Device(threads=1), [p for p in find_cases(root) if _is_callable(p)]
+    device, cases = Device(threads=1), find_cases(root)
     made = 0
     while made < count:
-        kind = list(EXCHANGES)[made % len(EXCHANGES)]
-        mutant = _mutant(rng.choice(cases), kind, rng, place, device)
+        case, kind = rng.choice(cases), list(EXCHANGES)[made % len(EXCHANGES)]
+        mutant = _mutant(case, kind, rng, place, device)
         if mutant is not None:
             made += 1
             yield mutant
@@ -186,11 +186,11 @@ def _mutant(
     shutil.copytree(path, target)
     kernel = rng.choice([launch.bundle for launch in read_case(path).spec.launches])
     changed = EXCHANGES[kind](rng, target / kernel)
-    if not changed:
+    if not changed or not _is_callable(path):
         return None
     try:
         with np.errstate(all="ignore"):
-            if spyre.run(target, device=device).ok:
+            if spyre.run(read_case(target), device=device).ok:
                 return None
             found = spyre.first_wrong(target, read_function(path).call, device=device)
     except SpyreError:

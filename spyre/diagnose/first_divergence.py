@@ -71,11 +71,12 @@ class Deviation:
 
     @property
     def number(self) -> int:
-        """Number of the execute, as reports count."""
+        """Number of the execute, as reports count; -1 if no execute before the end is wrong, but
+        one is left out.
+        """
         location = self.location if self.suspicion is None else self.suspicion.location
         assert isinstance(location, DeviceLocation)
-        assert location.execute is not None
-        return location.execute
+        return -1 if location.execute is None else location.execute
 
     @property
     def is_of_output(self) -> bool:
@@ -96,6 +97,22 @@ class Deviation:
     @property
     def _wrong_value(self) -> str:
         return f"output {self.value}" if self.is_of_output else self.value
+
+    @property
+    def _message(self) -> str:
+        if self.number < 0:
+            return f"{self.left_out} is never executed, and output {self.value} is wrong"
+        if self.left_out:
+            head = f"{self.left_out} is never executed; the first execute that is wrong by that"
+        elif self.is_of_output:
+            head = f"output {self.value} is wrong, and no execute checked before it was"
+        else:
+            head = "the first wrong execute"
+        verb = "reads from" if self.is_read else "writes to"
+        return (
+            f"{head}: the tile that {self.operation} {verb} {self.location.tensor} differs from "
+            f"the expected tile of {self.value}"
+        )
 
     @property
     def _cores_text(self) -> str:
@@ -119,18 +136,10 @@ class Deviation:
                 f"{self.suspicion.message}",
                 hint=self.order or self.suspicion.hint,
             )
-        if self.left_out:
-            head = f"{self.left_out} is never executed; the first execute that is wrong by that"
-        elif self.is_of_output:
-            head = f"output {self.value} is wrong, and no execute checked before it was"
-        else:
-            head = "the first wrong execute"
-        verb = "reads from" if self.is_read else "writes to"
         return Finding(
             "SPY622",
             Severity.ERROR,
-            f"{head}: the tile that {self.operation} {verb} {self.location.tensor} differs from "
-            f"the expected tile of {self.value}",
+            self._message,
             self.location,
             f"{self.expected:.6g} at {index}",
             f"{self.found:.6g}; {int(self.wrong.sum()):,} of {self.wrong.size:,} elements differ"
@@ -322,10 +331,9 @@ class FirstDivergence:
         if any(_is_wrong(found[k], values) for k, values in expected.items()):
             self._look_for_due_value()
         for k, values in expected.items():
-            tensor, place = found[k], places[k]
-            numbers = tensor.to_values()
-            if numbers.shape == values.shape and numbers.dtype.kind == "f":
-                self._check_output(tensor.name, values, numbers, place)
+            numbers = _comparable(found[k], values)
+            if numbers is not None:
+                self._check_output(found[k].name, values, numbers, places[k])
         if self.found is not None and self.left_out:
             self.found = replace(self.found, suspicion=None, left_out=self.left_out)
 
@@ -359,28 +367,34 @@ class FirstDivergence:
         chosen = indices[np.unique(np.linspace(0, len(indices) - 1, _SAMPLES).astype(np.int64))]
         writers = [(place.writer_of(index), index) for index in map(tuple, chosen.tolist())]
         known = [(w, i) for w, i in writers if w is not None and w.execute is not None]
-        if not known:
-            return
-        writer, index = min(known, key=lambda pair: (pair[0].tile, pair[0].execute or 0))
-        last = writer.execute or 0
-        verdict = self.verdicts[last]
-        core = -1 if writer.core is None else writer.core
-        self.found = Deviation(
-            DeviceLocation(
+        if known:
+            writer, index = min(known, key=lambda pair: (pair[0].tile, pair[0].execute or 0))
+            last = writer.execute or 0
+            verdict = self.verdicts[last]
+            location = DeviceLocation(
                 verdict.sdsc, last, writer.core, name, None, writer.tile, _source_of(verdict)
-            ),
-            writer.operation,
+            )
+            suspicion = _suspicion(self.executes, last)
+        elif self.left_out:
+            index, suspicion = tuple(indices[0].tolist()), None
+            location = DeviceLocation(self.left_out, tensor=name)
+        else:
+            return
+        self.found = Deviation(
+            location,
+            self.verdicts[location.execute].operation if location.execute is not None else "",
             False,
             name,
             tuple(f"dim {k}" for k in range(wrong.ndim)),
             wrong,
-            np.full(wrong.shape, core),
+            np.full(wrong.shape, -1 if location.core is None else location.core),
             float(expected[index]),
             float(found[index]),
-            _suspicion(self.executes, last),
+            suspicion,
             self.order,
         )
-        self.verdicts[self.found.number].deviated = True
+        if self.found.number >= 0:
+            self.verdicts[self.found.number].deviated = True
 
 
 def _suspicion(executes: Sequence[MemoryExecute], last: int) -> Finding | None:
@@ -419,10 +433,16 @@ _SAMPLES = 200
 """Number of wrong elements of an output whose writers are looked up."""
 
 
-def _is_wrong(tensor: HostTensor, expected: Array) -> bool:
+def _comparable(tensor: HostTensor, expected: Array) -> Array | None:
+    """Numbers of an output that is compared; None for integers and other shapes."""
     found = tensor.to_values()
-    is_compared = found.shape == expected.shape and found.dtype.kind == "f"
-    return is_compared and bool(ReferenceValue("", expected).differs(found, expected).any())
+    is_compared = found.shape == expected.shape and found.dtype.kind in "fb"
+    return found.astype(np.float32) if is_compared else None
+
+
+def _is_wrong(tensor: HostTensor, expected: Array) -> bool:
+    found = _comparable(tensor, expected)
+    return found is not None and bool(ReferenceValue("", expected).differs(found, expected).any())
 
 
 def _source_of(verdict: ExecuteVerdict) -> SourceLocation | None:

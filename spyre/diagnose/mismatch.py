@@ -92,7 +92,7 @@ def deviation_object(deviation: Deviation) -> dict[str, Any]:
     """The deviation as a JSON object."""
     place = deviation.location
     return {
-        "execute": deviation.number,
+        "execute": None if deviation.number < 0 else deviation.number,
         "sdsc": place.sdsc,
         "operation": deviation.operation,
         "tensor": place.tensor,

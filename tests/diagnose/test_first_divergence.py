@@ -145,14 +145,18 @@ def test_executes_in_another_order(tmp_path: Path):
     assert "exp reads sticks of Tensor0 that have not been written" in found.to_finding().message
 
 
-def test_an_execute_that_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(("sdsc", "number"), [(2, 2), (4, -1)])
+def test_an_execute_that_is_left_out(
+    sdsc: int, number: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
     module = wrong / "bundle.mlir"
     lines = module.read_text().splitlines(keepends=True)
-    module.write_text("".join(line for line in lines if "sdsc_2.json" not in line))
+    module.write_text("".join(line for line in lines if f"sdsc_{sdsc}.json" not in line))
     found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
     assert found is not None
-    assert found.to_finding().message.startswith("sdsc_2.json is never executed")
+    assert found.number == number
+    assert found.to_finding().message.startswith(f"sdsc_{sdsc}.json is never executed")
     (tmp_path / "f.py").write_text("import torch\n\ndef f(x):\n    return torch.softmax(x, -1)\n")
     assert main([str(wrong), "--expect", f"torch:{tmp_path / 'f.py'}:f", "-q"]) == 1
     assert "SPY277" in capfd.readouterr().err.splitlines()[0]
