@@ -6,7 +6,7 @@ reference proposes (§3, §4). `python -m tools.docs` lists this file in docs/op
 constant with the text below it, in which operations are in backquotes, and the readings that are no
 switch (`tools.conventions`). Two more constants are in the layers below:
 `spyre.dtypes.NIBBLE_SHIFTS` (order of 4-bit elements in a byte) and
-`spyre.mlir.operation.footprint.STORED_PADDING`.
+`spyre.mlir.operation.operation.STORED_PADDING`.
 """
 
 from __future__ import annotations
