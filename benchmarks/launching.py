@@ -25,8 +25,7 @@ from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
 from spyre.runtime.arguments.read import read_arguments
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.kernel.kernel import Kernel, Launch, PoolBuffer
 
 EXECUTES = 1000
 ROUNDS = 9

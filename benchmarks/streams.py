@@ -21,7 +21,7 @@ from benchmarks.results import Figure, run
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.steps import JobPlan
-from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.memory.allocator import SpyreTensor
 from tests.runtime.flex import kernels
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -24,6 +24,7 @@ from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools import cost_tables
+from tools.conventions import CONVENTIONS
 from tools.error_page import FRAME, CodeKind, code_sections, error_classes, find_code_kinds
 from tools.op_table import Coverage, Status, count_line, coverage
 
@@ -119,10 +120,10 @@ def reading_rows() -> Iterator[ReadingRow]:
     for statement, below in pairwise(tree.body):
         name = _assigned(statement)
         text = _text_of(below)
-        if name and text and name != "CONVENTIONS":
+        if name and text:
             ops = tuple(re.findall(r"`(\w+)`", text))
             yield ReadingRow(name, _shown(getattr(spec_choices, name)), ops, _without_ops(text))
-    for convention in spec_choices.CONVENTIONS:
+    for convention in CONVENTIONS:
         yield ReadingRow(convention.name, "", convention.ops, convention.meaning)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from spyre.hw.reference.addresses import (
+from spyre.hw.reference.execution import (
     Coordinates,
     Int64Array,
     element_offsets,

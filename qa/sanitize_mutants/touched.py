@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qa.sanitize_mutants.shadow_reference import visited_offsets as windowed_offsets
-from spyre.hw.reference.addresses import (
+from spyre.hw.reference.execution import (
     element_offsets,
     local_coordinates,
     slice_origin,
@@ -21,8 +21,7 @@ from spyre.hw.reference.addresses import (
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor
 from spyre.mlir.program.program import Execute
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.kernel import Kernel, Launch
 
 LX_BYTES = 2 << 20
 MOVE = 1 << 20

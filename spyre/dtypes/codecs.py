@@ -252,7 +252,6 @@ NIBBLE_SHIFTS = (0, 4)
 """Shifts of the first and the second 4-bit code in a byte. The order is not published; the first in
 the low bits is the operations reference's proposal (§1)."""
 
-
 _DECODERS: dict[str, Callable[[ArrayLike], Values]] = {
     "IEEE_FP16": decode_ieee_half,
     "BFLOAT16": decode_bfloat16,

@@ -1,6 +1,6 @@
 """Addresses of a tensor's elements, and the sticks that a core touches.
 
-The rule is that of :mod:`spyre.mlir.operation.footprint` (SDSC reference §5.2). A *pitch* is the
+The rule is that of :mod:`spyre.mlir.operation` (SDSC reference §5.2). A *pitch* is the
 distance in bytes between neighbours along a dim: of sticks for a dim in the tensor's stick, of
 elements for any other. Start addresses already hold a core's slice offset. Lengths and addresses
 are bytes.

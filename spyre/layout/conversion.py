@@ -66,7 +66,6 @@ def split_boxes(size: int, axes: Sequence[tuple[int, int]]) -> tuple[list[Box], 
 
 Ints = tuple[int, ...]
 
-
 HOST, DEVICE = 0, 1
 """Spaces of a nest; in both, positions are elements."""
 

@@ -26,7 +26,6 @@ examples:
 exit codes: 0 done; 1 some points have errors (column error); 2 it could not run.
 """  # noqa: E501
 
-
 PROGRAM = "python -m spyre.sweep"
 
 

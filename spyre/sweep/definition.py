@@ -27,7 +27,6 @@ _DIM = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9]\d*)")
 _DTYPE = re.compile(r"[a-z]+\w*")
 FUNCTION_FORM = "MODULE:FUNCTION SIZES ..., with SIZES such as rows=1024x4096 or 64x64:float32"
 
-
 ExampleText = tuple[tuple[int, ...], tuple[str, ...], str]
 """An example tensor: host sizes, a name per dim ("" for none), torch dtype name."""
 

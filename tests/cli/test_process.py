@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spyre.cli.run import main
-from spyre.hw.device.executor import Executor
+from spyre.hw.device.device import Executor
 from spyre.hw.kernels import parallel_compile
 from spyre.hw.plan_table import KERNEL_NAMES
 

@@ -22,7 +22,7 @@ from spyre.cli.text_report import (
 )
 from spyre.errors import Finding, Severity
 from spyre.hw.counters.counts import Counters
-from spyre.runtime.run.result import ExecuteReport
+from spyre.runtime.run.session import ExecuteReport
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
 

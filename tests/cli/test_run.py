@@ -151,7 +151,7 @@ class TestComparison:
     ):
         arrays = {f"a{k}": np.zeros(shape, np.float16) for k, shape in enumerate(shapes)}
         np.savez_compressed(tmp_path / "x.npz", **arrays)
-        monkeypatch.setattr("spyre.runtime.arguments.numpy_files._read_elements", None)
+        monkeypatch.setattr("spyre.runtime.arguments.host_tensor._read_elements", None)
         assert code in cli(softmax, option, tmp_path / "x.npz").err
 
 

@@ -29,7 +29,7 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.ops import OPCODES
-from spyre.hw.reference.addresses import element_offsets, local_coordinates, slice_origin
+from spyre.hw.reference.execution import element_offsets, local_coordinates, slice_origin
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Operation

@@ -33,8 +33,7 @@ from spyre.hw.reference import run_reference
 from spyre.hw.reference.agreement import ordered_codes
 from spyre.hw.spec import HBM_BYTES, LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.mlir.operation.operation import Component, Operation, Tensor, footprint
 from spyre.mlir.program.program import LoopProgram
 from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module

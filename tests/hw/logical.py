@@ -12,7 +12,7 @@ import numpy as np
 
 from spyre.dtypes import decode_device, encode_device, find_stored_format
 from spyre.hw.reference import Execution
-from spyre.hw.reference.addresses import stored_elements
+from spyre.hw.reference.execution import stored_elements
 from spyre.hw.reference.packed import bit_addresses
 from spyre.mlir.operation.operation import Operation
 from tests.hw.harness import (

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Component, Operation, Padding, Tensor, Window
+from spyre.mlir.operation.operation import Component, Operation, Padding, Tensor, Window, footprint
 from tests.hw.harness import Array, map_tensors, region
 
 FORMAT_OF = {"": "SEN169_FP16", "fp8": "SEN143_FP8", "int8": "SENINT8", "int4": "SENINT4"}

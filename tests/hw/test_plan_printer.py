@@ -12,8 +12,7 @@ from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.arguments.read import read_arguments
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.kernel import Kernel, Launch
 from tests.hw.plan_printer import format_linked, format_plan
 
 ROOT = Path(__file__).parent.parent.parent

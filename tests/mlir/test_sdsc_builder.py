@@ -30,8 +30,7 @@ from spyre.mlir.builder.recipes import (
     reduction,
     restickify,
 )
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Component, Padding, Window
+from spyre.mlir.operation.operation import Component, Padding, Window, footprint
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation, window_table

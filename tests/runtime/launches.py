@@ -26,8 +26,7 @@ from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.bundle import Bundle
 from spyre.runtime.arguments.read import read_arguments
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.kernel.kernel import Kernel, Launch, PoolBuffer
 
 ROOM = 1 << 27
 """Bytes of memory between the places of different arguments."""

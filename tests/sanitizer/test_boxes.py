@@ -10,7 +10,7 @@ from qa.sanitize_mutants.touched import visited_offsets
 from spyre.errors import UnsupportedError
 from spyre.hw.access import Box, canonical_cores, core_boxes, global_coordinate
 from spyre.hw.device.device import Device
-from spyre.hw.reference.addresses import element_offsets, slice_origin
+from spyre.hw.reference.execution import element_offsets, slice_origin
 from spyre.hw.sanitizer.tables import nest_words
 from spyre.hw.spec import REGION_BYTES
 from spyre.layout.access_map import AccessMap, Axis

@@ -10,8 +10,7 @@ from qa.sanitize_mutants import __main__ as mutants
 from qa.sanitize_mutants.touched import Outside, find_outside
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.kernel.kernel import Kernel, Launch, PoolBuffer
 from tests.sanitizer.programs import NBYTES, right
 from tests.sanitizer.test_sanitizer import tensor, too_far
 

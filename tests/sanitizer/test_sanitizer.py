@@ -20,8 +20,7 @@ from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.kernel.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.run.session import Session, run
 from tests.hw.harness import link
 from tests.sanitizer import programs

@@ -15,7 +15,7 @@ from spyre.errors import SdscError
 from spyre.hw.access import core_boxes, global_coordinate
 from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import variants_of
-from spyre.hw.reference.addresses import addresses_elsewhere, element_offsets, slice_origin
+from spyre.hw.reference.execution import addresses_elsewhere, element_offsets, slice_origin
 from spyre.hw.reference.families import computed_boxes
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.layout import SpyreTensorLayout

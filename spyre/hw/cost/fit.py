@@ -37,7 +37,6 @@ ROUNDS = 40
 HUBER = 0.1
 FOLDS = 8
 
-
 TABLE_UNIT = "B, us"  # of constants that are times by size themselves
 
 

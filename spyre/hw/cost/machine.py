@@ -27,7 +27,6 @@ Points = tuple[tuple[float, float], ...]
 """A function by its values: (x, y) with rising x."""
 Value = int | float | Points
 
-
 ConstantKind = Literal["stated", "derived", "measured", "guessed"]
 """How a constant is known."""
 KINDS: tuple[str, ...] = get_args(ConstantKind)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spyre.hw.spec import STICK_BYTES
 
@@ -71,12 +71,7 @@ class Counters:
     @property
     def sticks(self) -> int:
         """Sticks cores move to and from HBM and LX."""
-        return (
-            self.hbm_read_bytes
-            + self.hbm_written_bytes
-            + self.lx_read_bytes
-            + self.lx_written_bytes
-        ) // STICK_BYTES
+        return sum(self.values[:4]) // STICK_BYTES
 
 
 _COUNTS = attrgetter(*Counters.__slots__)
@@ -217,18 +212,12 @@ def product_shape(
     """The shape of a product. ``dims``: of :func:`product_dims`; ``extents``: elements of each,
     ``cores``: among how many it is divided, where it is.
     """
-    size = {kind: prod(extents[dim] for dim in members) for kind, members in dims.items()}
-    split = {kind: prod(cores.get(dim, 1) for dim in members) for kind, members in dims.items()}
-    return ProductShape(
-        m=size["m"],
-        k=size["k"],
-        n=size["n"],
-        batch=size["batch"],
-        m_cores=split["m"],
-        n_cores=split["n"],
-        k_cores=split["k"],
-        batch_cores=split["batch"],
-    )
+    size: dict[str, Any] = {
+        kind: prod(extents[d] for d in members) for kind, members in dims.items()
+    }
+    for kind, members in dims.items():
+        size[f"{kind}_cores"] = prod(cores.get(dim, 1) for dim in members)
+    return ProductShape(**size)
 
 
 def is_broadcast(operand: Collection[Dim], result: Collection[Dim]) -> bool:

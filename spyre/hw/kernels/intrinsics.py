@@ -35,7 +35,6 @@ _PROBES = {
 }
 """By feature of x86: a function, and a text that its assembly contains if there is the feature."""
 
-
 LEVELS = {
     "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
     "x86-64-v3": frozenset({"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}),

@@ -60,7 +60,6 @@ TESTED_VERSIONS = ("0.68.1",)
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
-
 SHIPPED = PACKAGE / "prebuilt"
 """What ``python -m tools.prebuilt`` compiled before the wheel was built, laid out as the cache."""
 
@@ -148,7 +147,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""
 _ENTRY = ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type
-
 
 compile_progress()
 

@@ -28,7 +28,6 @@ _EXTENTS = "$.dscs_[0].N_"
 _SCALE_TOLERANCE = 2.0**-8
 """Relative; rounding a scale to DL16 costs 2^-10."""
 
-
 OpSubject = tuple[Operation, OpDefinition]
 """An operation, and its row of the op table."""
 

@@ -43,7 +43,6 @@ _PLANNERS: dict[Family, str] = {
 }
 """Function of each family, imported when one of it is first planned."""
 
-
 PACKED_FAMILIES = (Family.PACKED_MATMUL, Family.REQUANTIZE)
 """Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
 UNMASKED_FAMILIES = (Family.PACKED_MATMUL, Family.REQUANTIZE, Family.WINDOWING)

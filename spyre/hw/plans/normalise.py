@@ -39,7 +39,6 @@ _REFINED = (Family.COPY, Family.ELEMENTWISE, Family.SHUFFLE)
 _LOOKED_UP = (*_REFINED, Family.CONVERT, Family.REDUCTION, Family.MATMUL)
 """Families whose operations may read another core's slice of a tensor, as a whole."""
 
-
 UniformPart = tuple[Operation, Int64Array]
 """An operation and its start addresses: bytes, int64 [instance, operand, core]."""
 

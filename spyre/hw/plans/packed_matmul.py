@@ -111,7 +111,6 @@ _A, _B, _C = 0, 1, 2
 _MOST_ROWS = 768
 """Rows of one unit at most: its sums take 768 KiB."""
 
-
 _Lines = tuple[list[Int64Array], list[Int64Array], list[Int64Array], list[Int64Array]]
 """Offset vectors of one table, outermost first: of batches, rows, columns and reduced dims."""
 

@@ -1,6 +1,3 @@
-from .addresses import (
-    element_offsets as element_offsets,
-)
 from .agreement import (
     NOT_COMPARABLE as NOT_COMPARABLE,
     agreement_of as agreement_of,
@@ -12,6 +9,7 @@ from .execution import (
     Execution as Execution,
     IndexOutOfRange as IndexOutOfRange,
     Memory as Memory,
+    element_offsets as element_offsets,
 )
 from .families import (
     run_reference as run_reference,

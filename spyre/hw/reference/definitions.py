@@ -199,7 +199,6 @@ COMBINE: dict[str, tuple[Callable[..., Array], Callable[..., Array]]] = {
 NaN.
 """
 
-
 CHUNK = 64
 _DL16 = "SEN169_FP16"
 

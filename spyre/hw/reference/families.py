@@ -17,14 +17,6 @@ from spyre.dtypes import NumericRules
 from spyre.hw import spec_choices
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, OpDefinition, require_op
-from spyre.hw.reference.addresses import (
-    Int64Array,
-    addresses_elsewhere,
-    pitches,
-    slice_origin,
-    stick_elements,
-    stored_elements,
-)
 from spyre.hw.reference.definitions import (
     COMBINE,
     REDUCE,
@@ -37,8 +29,14 @@ from spyre.hw.reference.definitions import (
 from spyre.hw.reference.execution import (
     Execution,
     IndexOutOfRange,
+    Int64Array,
     Memory,
+    addresses_elsewhere,
     keeps_one_per_stick,
+    pitches,
+    slice_origin,
+    stick_elements,
+    stored_elements,
 )
 from spyre.hw.reference.packed import (
     masked,

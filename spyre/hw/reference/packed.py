@@ -17,16 +17,17 @@ import numpy.typing as npt
 
 from spyre.dtypes import NIBBLE_SHIFTS, encode_device, find_stored_format
 from spyre.hw.ops import OpDefinition
-from spyre.hw.reference.addresses import (
+from spyre.hw.reference.definitions import constant
+from spyre.hw.reference.execution import (
     Coordinates,
+    Execution,
     Int64Array,
+    keeps_one_per_stick,
     pitches,
     position_in_stick,
     slice_origin,
     stick_elements,
 )
-from spyre.hw.reference.definitions import constant
-from spyre.hw.reference.execution import Execution, keeps_one_per_stick
 from spyre.hw.spec_choices import (
     ALTERNATING_OPERANDS,
     QUANTIZE_TIES_TO_EVEN,

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.mlir.operation.operation import Component, Operation, Tensor, footprint
 from spyre.rules import Fault
 
 SHUFFLE = "shuffle"

@@ -365,7 +365,6 @@ HBM_BYTES = 128 << 30
 LX_BYTES = 2 << 20
 MAX_SPAN_BYTES = 256 << 20
 
-
 _RANGES = {
     Component.HBM: (
         "SPY228",

@@ -65,7 +65,6 @@ from spyre.mlir.text.syntax import (
 NAME = re.compile(r"%([A-Za-z0-9_$.-]+)")
 Children = list[Any]
 
-
 Body = tuple[tuple[Statement, ...], tuple[MapAlias, ...], Token | None]
 """Statements in braces, the map aliases found among them, which move to the module, and the keyword
 of the return at the end, if there is one."""

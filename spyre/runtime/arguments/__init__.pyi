@@ -1,15 +1,13 @@
 from .host_tensor import (
+    ArrayHeader as ArrayHeader,
     HostTensor as HostTensor,
     TensorSpec as TensorSpec,
     load_tensors as load_tensors,
     parse_tensor_spec as parse_tensor_spec,
     random_tensor as random_tensor,
+    read_npz as read_npz,
     require_shape as require_shape,
     save_tensors as save_tensors,
-)
-from .numpy_files import (
-    ArrayHeader as ArrayHeader,
-    read_npz as read_npz,
 )
 from .read import (
     Inputs as Inputs,

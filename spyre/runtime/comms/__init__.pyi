@@ -6,13 +6,11 @@ from .collectives import (
 from .memory import (
     join_processes as join_processes,
 )
-from .messages import (
-    MessageTransport as MessageTransport,
-    Pending as Pending,
-)
 from .transport import (
     CollectiveError as CollectiveError,
     Deadline as Deadline,
+    MessageTransport as MessageTransport,
+    Pending as Pending,
     Transport as Transport,
     agree_on_name as agree_on_name,
     padded as padded,

@@ -33,7 +33,6 @@ from spyre.runtime.compare.executes import ByteRange, ExecuteView, Parts, find_p
 
 Bytes = npt.NDArray[np.uint8]
 
-
 DEFAULT_VERIFY_POINTS = 1 << 23
 """Points of the iteration space up to which an execute is verified; the reference is slow."""
 

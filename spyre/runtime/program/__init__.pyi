@@ -1,13 +1,3 @@
-from .compiled import (
-    CompiledBundle as CompiledBundle,
-    LoweredBundle as LoweredBundle,
-    LoweredProgram as LoweredProgram,
-    compile_files as compile_files,
-    digest_of as digest_of,
-    files_of_bundle as files_of_bundle,
-    read_bundle_files as read_bundle_files,
-    require_bundle as require_bundle,
-)
 from .launch_spec import (
     DERIVED_EMITTER as DERIVED_EMITTER,
     LAUNCH_SPEC_FILE as LAUNCH_SPEC_FILE,
@@ -26,6 +16,14 @@ from .launch_spec import (
     require_no_size as require_no_size,
 )
 from .plan_cache import (
+    CompiledBundle as CompiledBundle,
+    LoweredBundle as LoweredBundle,
+    LoweredProgram as LoweredProgram,
+    compile_files as compile_files,
+    digest_of as digest_of,
+    files_of_bundle as files_of_bundle,
     load_compiled_files as load_compiled_files,
     load_source as load_source,
+    read_bundle_files as read_bundle_files,
+    require_bundle as require_bundle,
 )

@@ -1,8 +1,3 @@
-from .result import (
-    ExecuteReport as ExecuteReport,
-    PlacedArgument as PlacedArgument,
-    RunResult as RunResult,
-)
 from .runs import (
     Run as Run,
     RunBuffer as RunBuffer,
@@ -15,7 +10,10 @@ from .runs import (
 )
 from .session import (
     BundleLike as BundleLike,
+    ExecuteReport as ExecuteReport,
+    PlacedArgument as PlacedArgument,
     PlacedRun as PlacedRun,
+    RunResult as RunResult,
     Session as Session,
     run as run,
     session_of as session_of,

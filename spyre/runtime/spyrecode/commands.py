@@ -87,7 +87,6 @@ class ComputeOnDevice(msgspec.Struct, frozen=True):
 
 ExecutionCommand = ComputeOnHost | DataTransfer | ComputeOnDevice
 
-
 FileRecord = tuple[int, str]
 """Bytes and SHA-256 (hexadecimal) of another file of the directory."""
 

@@ -22,7 +22,6 @@ NAMES: dict[torch.dtype, str] = {
 """Name in `spyre.dtypes.HOST_DTYPES` by torch dtype; quantised dtypes are left out."""
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
 
-
 PARTS: dict[torch.dtype, torch.dtype] = {torch.complex64: torch.float32}
 """dtypes whose elements are two on the card each, and the dtype of these; the CPU computes them."""
 

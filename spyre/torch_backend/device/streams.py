@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _event_ids = itertools.count(1)
 
-
 _entered = threading.local()
 """``before``: per entered stream of a thread, the state it replaced: card index, card, stream."""
 

@@ -328,7 +328,6 @@ Observer = Callable[[str, CollectiveRecord], object]
 it."""
 _observers: tuple[Observer, ...] = ()
 
-
 _observers_lock = threading.Lock()
 
 

@@ -186,7 +186,6 @@ _FLOATS = Conditions(
     dtypes={"inputs": FLOATS, "results": FLOATS}, same_device=("inputs", "results")
 )
 
-
 _FORMULAS: tuple[tuple[str, Callable[..., Term], tuple[str, ...]], ...] = (
     ("sigmoid_backward.grad_input", lambda grad, y: grad * (y * (1.0 - y)), ()),
     ("tanh_backward.grad_input", lambda grad, y: grad * (1.0 - y * y), ()),

@@ -91,7 +91,6 @@ inside a stick, else None; its dtype; whether its sticks are padded with zeros.
 Relayout = frozenset[int]
 """Numbers of the operands that have to be copied to the default layout first."""
 
-
 MAX_PROGRAMS = 4096
 _programs: LruCache[tuple[object, ...], EagerProgram] = LruCache(MAX_PROGRAMS)
 

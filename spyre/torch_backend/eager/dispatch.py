@@ -9,6 +9,11 @@ For a functional variant ATen runs the operator's shape rules on meta tensors, m
 through the dispatcher and calls the ``out`` variant, which costs as much as the launch. Over plain
 operands the result is the one the program would make anyway, in their dtype; `call_functional` runs
 these directly and leaves all others to ATen.
+
+Kernels of the card replace ATen's own rules for arguments. These are within the CPU's kernels as
+much as in functions of shapes, and those of shapes that torch has in Python import Dynamo first. So
+the CPU is asked: the operator runs there over zeros, once for all calls with tensors of the same
+sizes, strides and dtypes and the same other arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +30,6 @@ from spyre.dtypes import HOST_DTYPES
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
 from spyre.torch_backend.device import DTYPES, different_devices
-from spyre.torch_backend.eager.arguments import call_signature, refuses
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
@@ -37,9 +41,60 @@ from spyre.torch_backend.eager.launch import (
     recording_launches,
     run,
 )
-from spyre.torch_backend.fallback import cpu_fallback, decided_by_cpu
+from spyre.torch_backend.eager.overlap import stand_ins
+from spyre.torch_backend.fallback import cpu_fallback, decided_by_cpu, tensors_in, wrap_numbers
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
+
+# --- rules for arguments -------------------------------------------------------------------------
+
+SAYS_NOTHING = ("not implemented for", "ZeroDivisionError")
+"""Parts of torch's messages for a dtype that an operation of the CPU lacks, not one it refuses, and
+for integers divided by the zeros.
+"""
+
+MAX_FLOAT = 127.0
+"""Up to here every dtype has the number, and which one it is decides nothing."""
+
+
+def call_signature(
+    function: object, args: Sequence[Any], kwargs: Mapping[str, Any], numbers_decide: bool
+) -> Any:
+    """Return the key of a call for the checks and the choice of a kernel.
+
+    It has all arguments, and of tensors all but the elements, except those of a CPU tensor of rank
+    0, which is a number; floats up to `MAX_FLOAT` only if ``numbers_decide``.
+    """
+    parts: list[object] = [function, torch.get_default_dtype(), *kwargs]
+    for value in flat((*args, *kwargs.values())):
+        if isinstance(value, torch.Tensor):
+            parts += (value.dtype, value.shape, value.stride(), value.device)
+            if value.is_cpu and not value.dim():
+                parts.append(value.item())
+        elif type(value) is float and -MAX_FLOAT <= value <= MAX_FLOAT and not numbers_decide:
+            parts.append(float)
+        else:
+            parts += (type(value), value)
+    return tuple(parts)
+
+
+def refuses(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return True if the CPU refuses arguments of these sizes, strides and dtypes, or zeros."""
+    host_args, host_kwargs = stand_ins((list(args), dict(kwargs)))
+    wrap_numbers(op, host_args)
+    masks = (torch.bool, torch.uint8)
+    if op is operator("_index_put_impl_") and any(
+        t.dtype in masks for t in tensors_in(host_args[1])
+    ):
+        # how many values it takes depends on the mask; they are compared with its positions later
+        host_args[2] = host_args[2].new_zeros(())
+    try:
+        with torch.no_grad():
+            op(*host_args, **host_kwargs)
+    except Exception as error:  # torch has no type for these
+        return not any(part in str(error) for part in SAYS_NOTHING)
+    return False
+
 
 FLOATS = tuple(DTYPES[row.name] for row in HOST_DTYPES.values() if row.computed_as_float)
 INTEGERS = (torch.int32, torch.int64)
@@ -62,7 +117,6 @@ Arguments = SimpleNamespace
 """A call's arguments by their names in the operator's schema, and the tensors among them as
 ``inputs`` (positional) and ``results`` (written by keyword, as ``out``).
 """
-
 
 Signature = tuple[Names, Names, Mapping[str, Any]]
 """Arguments of an operator's schema: names of positional and of written keyword arguments, and the

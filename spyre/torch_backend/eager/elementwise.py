@@ -110,8 +110,8 @@ def rectified(builder: Lowering, x: Value, dtype: str) -> Value:
     return with_nan(builder, builder.pointwise("relufwd", x, dtype=dtype), x)
 
 
-def _compared(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
-    """A comparison in ``dtype``, whose result is a bool."""
+def compared(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    """A comparison, or another operation with results 1.0 and 0.0, in ``dtype``; a bool."""
     return builder.truth(builder.pointwise(name, *convert_all(builder, dtype, a, b)))
 
 
@@ -307,7 +307,7 @@ KERNELS = (
     *((f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
     *((f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
     *(
-        (full, partial(comparison, full, partial(_compared, op)), _COMPARISON)
+        (full, partial(comparison, full, partial(compared, op)), _COMPARISON)
         for name, op in _COMPARISONS.items()
         for full in (f"{name}.Tensor_out", f"{name}.Scalar_out")
     ),

@@ -22,7 +22,7 @@ from spyre.torch_backend.eager.dispatch import (
     new_elementwise,
     operand,
 )
-from spyre.torch_backend.eager.elementwise import binary, convert_all, unary
+from spyre.torch_backend.eager.elementwise import binary, compared, unary
 from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
 from spyre.torch_backend.eager.integers import is_integer, select, sign
 from spyre.torch_backend.program import (
@@ -33,11 +33,6 @@ from spyre.torch_backend.program import (
     current_recorder,
 )
 from spyre.torch_backend.tensors import buffer_of
-
-
-def _of_truths(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
-    """An operation on 1.0 and 0.0."""
-    return builder.truth(builder.pointwise(name, *convert_all(builder, dtype, a, b)))
 
 
 def negated(builder: Lowering, x: Value, _: str = "") -> Value:
@@ -63,11 +58,11 @@ def isnan(args: Arguments) -> torch.Tensor:
     return fill("isnan", _unequal_to_itself, [args.self], (), out)
 
 
-_AND = partial(_of_truths, "minimum")
+_AND = partial(compared, "minimum")  # of 1.0 and 0.0
 _OPERATIONS: dict[str, LoweringFunction] = {
     "and": _AND,
-    "or": partial(_of_truths, "maximum"),
-    "xor": partial(_of_truths, "notequal"),
+    "or": partial(compared, "maximum"),
+    "xor": partial(compared, "notequal"),
 }
 
 

@@ -555,7 +555,6 @@ def encoder_layer(args: Arguments) -> torch.Tensor:
 COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
 """Operations made of others, with gradients of those; by aten name."""
 
-
 WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
 """Operators that no other device has a kernel for."""
 

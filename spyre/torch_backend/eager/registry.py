@@ -11,7 +11,6 @@ from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.device import is_random
 from spyre.torch_backend.eager import (
     activations,
-    cat,
     convolution,
     elementwise,
     factories,
@@ -24,7 +23,6 @@ from spyre.torch_backend.eager import (
     recurrent,
     reductions,
     scatter,
-    sorting,
     windows,
 )
 from spyre.torch_backend.eager.dispatch import (
@@ -47,10 +45,8 @@ MODULES: tuple[ModuleType, ...] = (
     convolution,
     windows,
     normalisation,
-    cat,
     indexing,
     scatter,
-    sorting,
     masks,
     activations,
     integers,

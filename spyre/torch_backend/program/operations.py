@@ -50,7 +50,6 @@ WIDE_STICK = 32
 MATMUL_STICK = 64
 HALF, WORD, INTEGER = "SEN169_FP16", "IEEE_FP32", "IEEE_INT32"
 
-
 V = TypeVar("V", bound=Any)
 """A value, or the record of one."""
 

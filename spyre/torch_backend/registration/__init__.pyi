@@ -7,14 +7,12 @@ from .autocast import (
 from .device_module import (
     make_module as make_module,
 )
-from .exceptions import (
-    refuse_layout as refuse_layout,
-    register_exceptions as register_exceptions,
-)
 from .library import (
     log_program as log_program,
     pass_autocast as pass_autocast,
+    refuse_layout as refuse_layout,
     register_composites as register_composites,
+    register_exceptions as register_exceptions,
     register_fallback as register_fallback,
     register_kernels as register_kernels,
     register_views as register_views,

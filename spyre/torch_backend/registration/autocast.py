@@ -69,7 +69,6 @@ BANNED = "binary_cross_entropy"
 
 Kernel = Callable[..., Any]
 
-
 _lock = threading.Lock()
 _is_registered = False
 

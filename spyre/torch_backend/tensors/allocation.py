@@ -282,7 +282,6 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 _lock = threading.Lock()
 
-
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _FLOAT8_E4M3FN, _FLOAT8_E5M2FNUZ = 10, 13
 TYPE_CODES = {

@@ -25,7 +25,6 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]
 """By id of a replaced parameter: the parameter and its replacement."""
 
-
 _local = threading.local()
 """``replaced``: those of the outermost `apply` of a thread."""
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from spyre.hw.reference.addresses import (
+from spyre.hw.reference.execution import (
     Int64Array,
     element_offsets,
     local_coordinates,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from qa.conformance.cases import find_cases
-from spyre.hw.device.device import Device
-from spyre.hw.device.executor import Executor
+from spyre.hw.device.device import Device, Executor
 from spyre.hw.device.threads import shared_pool
 from spyre.hw.device.transfer import _run, plan_transfer
 from spyre.hw.interpreter.background import transfer

@@ -18,8 +18,7 @@ from spyre.hw.ops import Family
 from spyre.hw.plans.core_plan import reduction_groups
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.mlir.operation.operation import Operation, Tensor, footprint
 from tests.examples import examples
 from tests.hw.harness import Trial, compare, map_tensors, region, small_numbers
 from tests.hw.kernels.test_kernels import MASK_BITS, REDUCTION_FILLS, constants_of, rows_of

@@ -16,8 +16,7 @@ from spyre.hw.numerics import Numerics
 from spyre.hw.plans.core_plan import CorePlan, plan_operation
 from spyre.hw.plans.offset_tables import local_offsets
 from spyre.mlir.builder.operations import OperationSpec
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Operation, Padding, Window
+from spyre.mlir.operation.operation import Operation, Padding, Window, footprint
 from tests.hw.harness import (
     allocations_of,
     compare,

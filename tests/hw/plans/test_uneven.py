@@ -22,8 +22,14 @@ from spyre.mlir.builder.recipes import (
     reduction,
     restickify,
 )
-from spyre.mlir.operation.footprint import footprint, with_sizes
-from spyre.mlir.operation.operation import Component, Operation, SymbolicDim, Tensor
+from spyre.mlir.operation.operation import (
+    Component,
+    Operation,
+    SymbolicDim,
+    Tensor,
+    footprint,
+    with_sizes,
+)
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.writer import write_operation
 from tests.examples import examples

@@ -165,7 +165,7 @@ def test_no_json_at_all(tmp_path, content):
 def test_arrays_are_not_unpacked_for_a_case_of_other_sizes(tmp_path, monkeypatch):
     write_case(tmp_path)
     np.savez_compressed(tmp_path / "values.npz", x=np.zeros(3), expect_y=np.zeros(SHAPE))
-    monkeypatch.setattr("spyre.runtime.arguments.numpy_files._read_elements", None)
+    monkeypatch.setattr("spyre.runtime.arguments.host_tensor._read_elements", None)
     with pytest.raises(LaunchError, match=r"SPY371.*'x' is not of the size") as caught:
         read_case(tmp_path)
     assert caught.value.finding.found == "3"

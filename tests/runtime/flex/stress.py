@@ -21,7 +21,7 @@ from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.steps import JobPlan
 from spyre.runtime.flex.stream import Event, FlexStream
-from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.memory.allocator import SpyreTensor
 from tests.runtime.flex import kernels
 
 CONSTANTS = 8

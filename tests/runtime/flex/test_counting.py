@@ -7,7 +7,7 @@ import pytest
 
 from spyre.errors import DeviceFault
 from spyre.hw.counters.counts import Counters
-from spyre.hw.device.executor import Executor
+from spyre.hw.device.device import Executor
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.kernel import timed_runner
 from tests.runtime.flex import kernels

@@ -13,7 +13,7 @@ from spyre.runtime.flex.device import Devices, FlexDevice
 from spyre.runtime.flex.prepare import launch_jobplan, prepare_kernel
 from spyre.runtime.flex.steps import bytes_to_device
 from spyre.runtime.flex.stream import Event
-from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.kernel import Launch
 from tests.runtime.flex import kernels
 
 ONES = np.ones(kernels.STICK, np.float16)

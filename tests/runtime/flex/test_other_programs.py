@@ -25,8 +25,7 @@ from spyre.mlir.program.values import InputAtom, of_atom
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
-from spyre.runtime.kernel.kernel import Kernel, run_recorded
-from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.kernel import Kernel, Launch, run_recorded
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.run.runs import describe_run
 from tests.hw.harness import map_tensors

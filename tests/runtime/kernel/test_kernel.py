@@ -17,8 +17,7 @@ from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
 from spyre.mlir.operation.operation import Component
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.kernel.kernel import Kernel, Launch, PoolBuffer
 
 SHAPE = (4, 64)
 STICK = 128

@@ -16,8 +16,7 @@ from spyre.hw.linking.linked_program import LinkedBatch
 from spyre.hw.linking.linker import Linker
 from spyre.hw.spec import REGION_BYTES
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.runtime.kernel.kernel import MAX_LINKED, Kernel
-from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.kernel import MAX_LINKED, Kernel, Launch
 from tests.hw.device.test_overhead import count_calls
 from tests.mlir.sample_bundles import SAMPLES
 from tests.runtime.bundles import abs_of_sum, scratch

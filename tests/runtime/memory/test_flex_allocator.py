@@ -20,12 +20,12 @@ from spyre.runtime.memory.allocator import (
     AllocationDirective,
     AllocationIndex,
     AllocationPolicy,
+    DeviceStorage,
     FlexAllocator,
     MemoryType,
     VirtualAddress,
 )
 from spyre.runtime.memory.flex_mode import FlexMode
-from spyre.runtime.memory.storage import DeviceStorage
 from tests.runtime.memory import million
 
 KIB = 1024

@@ -17,9 +17,8 @@ import pytest
 from spyre.errors import DeviceOutOfMemory, LaunchError
 from spyre.hw.device.device import Device
 from spyre.hw.spec import REGIONS
-from spyre.runtime.memory.allocator import FlexAllocator, MemoryStatistics
+from spyre.runtime.memory.allocator import DeviceStorage, FlexAllocator, MemoryStatistics
 from spyre.runtime.memory.flex_mode import FlexMode
-from spyre.runtime.memory.storage import DeviceStorage
 
 KIB = 1024
 
@@ -252,7 +251,7 @@ def test_interpreter_exit_is_silent():
 import threading, time
 from spyre.hw.device.device import Device
 from spyre.runtime.memory.allocator import FlexAllocator
-from spyre.runtime.memory.storage import DeviceStorage
+from spyre.runtime.memory.allocator import DeviceStorage
 flex = FlexAllocator(Device(threads=1))
 def allocate(size_bytes):
     return DeviceStorage(flex, flex.allocate(size_bytes), size_bytes)

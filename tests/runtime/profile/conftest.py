@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spyre
-from spyre.runtime.run.result import RunResult
+from spyre.runtime.run.session import RunResult
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -23,8 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spyre.errors import BundleError
-from spyre.runtime.program.compiled import CompiledBundle, compile_bundle, read_bundle_files
-from spyre.runtime.program.plan_cache import PlanCache
+from spyre.runtime.program.plan_cache import (
+    CompiledBundle,
+    PlanCache,
+    compile_bundle,
+    read_bundle_files,
+)
 from spyre.runtime.spyrecode.code_directory import read_code_directory
 from spyre.runtime.spyrecode.compile import compile_directory
 from spyre.runtime.spyrecode.init_binary import unpack_bundle

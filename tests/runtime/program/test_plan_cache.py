@@ -26,13 +26,16 @@ from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
 from spyre.runtime.arguments.read import given_launch_spec
 from spyre.runtime.program import plan_cache
-from spyre.runtime.program.compiled import (
+from spyre.runtime.program.plan_cache import (
     CompiledBundle,
     LoweredBundle,
+    PlanCache,
     compile_bundle,
+    default_cache,
+    load_compiled,
+    load_source,
     read_bundle_files,
 )
-from spyre.runtime.program.plan_cache import PlanCache, default_cache, load_compiled, load_source
 from tests.corpus.table import CASES
 from tests.runtime import bundles
 
@@ -344,7 +347,7 @@ class TestSources:
     def test_the_key_covers_what_a_plan_needs(self) -> None:
         """What Python imports to compile a bundle, against the sources of the version key."""
         code = (
-            "import sys, spyre.mlir.bundle, spyre.runtime.program.compiled\n"
+            "import sys, spyre.mlir.bundle, spyre.runtime.program.plan_cache\n"
             "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('spyre.')"
             " and m.__file__))"
         )

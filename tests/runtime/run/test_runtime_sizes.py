@@ -252,7 +252,7 @@ def test_lx_keeps_the_pitches_of_the_maximum(rows: Path):
     bundle = spyre.load_bundle(rows)
     op = bundle.operations["sdsc_0.json"]
     assert op.outputs[0].component is Component.LX
-    from spyre.mlir.operation.footprint import footprint, with_sizes
+    from spyre.mlir.operation.operation import footprint, with_sizes
 
     pitches = [footprint(o, o.outputs[0]).pitch_bytes for o in (op, with_sizes(op, {"mb": 16}))]
     assert pitches[0] == pitches[1] == {"mb": 128, "out": 16 * 128}

@@ -16,9 +16,8 @@ import pytest
 from spyre.errors import BundleError, SpyreError
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.bundle_source import BundleFiles
-from spyre.runtime.program.compiled import compile_bundle
 from spyre.runtime.program.launch_spec import DERIVED_EMITTER
-from spyre.runtime.program.plan_cache import load_compiled_files
+from spyre.runtime.program.plan_cache import compile_bundle, load_compiled_files
 from spyre.runtime.spyrecode import code_directory
 from spyre.runtime.spyrecode.code_directory import read_code_directory
 from spyre.runtime.spyrecode.commands import (

@@ -13,8 +13,7 @@ from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.kernel.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.device_dims import operand_uses
 from spyre.runtime.tiling.execute import Tiler, TileSteps

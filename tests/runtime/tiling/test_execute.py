@@ -16,8 +16,7 @@ from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.read import read_arguments
 from spyre.runtime.arguments.specs import layout_for_largest
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.kernel import Kernel, Launch
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
 from spyre.runtime.tiling.tile_plan import TilingOptions

@@ -13,8 +13,7 @@ from spyre.hw.device.device import Device
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.flex.loaded_kernel import _matches
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.kernel import Kernel, Launch
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
 from spyre.runtime.tiling.tile_plan import TilingOptions

@@ -11,10 +11,10 @@ from spyre.errors import LaunchError
 from spyre.hw.access import core_boxes
 from spyre.hw.linking.binding import TileMap
 from spyre.hw.linking.trace import Walk
-from spyre.mlir.operation.footprint import footprint
+from spyre.mlir.operation.operation import footprint
 from spyre.runtime.program.launch_spec import POOL, Role
 from spyre.runtime.tiling.device_dims import operand_uses
-from spyre.runtime.tiling.retarget import retarget
+from spyre.runtime.tiling.execute import retarget
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
 from tests.runtime.tiling.random_cases import random_case

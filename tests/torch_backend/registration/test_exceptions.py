@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.registration.exceptions import (
+from spyre.torch_backend.registration.library import (
     OUT_VARIANTS,
     THROUGH_COMPLEX,
     THROUGH_FLOAT64,

@@ -35,7 +35,6 @@ LAYOUTS_FILE = "layouts.txt"
 TILING_REPORT = "tiling_report"
 """Attribute of an ir.Operation: why automatic tiling chose its loops."""
 
-
 FX_GRAPH = "FX graph"
 """Stage: the FX graph that Inductor lowers."""
 OPERATIONS = "ir.Operations"
@@ -83,7 +82,6 @@ PRINTED_ATTRIBUTES = (
 """Attributes that passes set on operations, in the order of printing."""
 INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 INDENT = "    "
-
 
 Graph = TypeVar("Graph")
 Text = Callable[[Any], str]

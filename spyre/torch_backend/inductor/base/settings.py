@@ -36,7 +36,6 @@ _SWITCH_WORDS = {
     **dict.fromkeys(("0", "false", "off", "no"), False),
 }
 
-
 ASKED = "asked"
 """Value of SPYRE_SYMBOLIC_SIZES that leaves the choice to PyTorch's settings."""
 

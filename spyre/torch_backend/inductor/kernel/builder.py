@@ -61,7 +61,6 @@ from spyre.torch_backend.program import (
 MOST_SPREAD_BYTES = 1 << 30
 """Memory for a copy of an operand with one element per stick."""
 
-
 _Step = tuple[Any, str, Body, int]
 """An operation that was added, its target, body, and the lane of its result at that time."""
 

@@ -81,7 +81,6 @@ DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
 SCALARS = ("add", "sub", "mul", "div")
 """Operations of a tensor and a number with the kernel of two tensors."""
 
-
 OVERLOADS = {
     **{f"{name}.out": f"{name}.Tensor" for name in ("add", "sub", "mul", "div")},
     **{f"{name}.out": f"{name}.dim" for name in ("mean", "any", "all")},
@@ -327,7 +326,6 @@ SCATTERS = {
 _graphs_by_call: dict[str, list[GraphValue]] = {}
 """Device graphs of the results of calls, by call text; operands are inputs in the node's order."""
 
-
 _runs_by_call: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {}
 """The same calls as eager operations on the node's operands."""
 
@@ -432,7 +430,6 @@ for _name, _parameters in SCATTERS.items():
     LIBRARY.impl(_name, operator(_name), "CompositeExplicitAutograd")
     torch.library.register_fake(f"spyre::{_name}", operator(_name), lib=LIBRARY)
 RUN = torch.ops.spyre.run.default
-
 
 aten = torch.ops.aten
 

@@ -21,8 +21,18 @@ from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_ca
 from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation
 from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
 from spyre.torch_backend.inductor.tiling.groups import TileGroup
-from spyre.torch_backend.inductor.tiling.safety import COMBINED
 from spyre.torch_backend.program import OpKind
+
+COMBINED = {
+    "sum": ("add", 0.0),
+    "mean": ("add", 0.0),
+    "batchmatmul": ("add", 0.0),
+    "max": ("maximum", float("-inf")),
+    "min": ("minimum", float("inf")),
+    "prod": ("mul", 1.0),
+}
+"""By reduction type: the operation that combines two partial results, and its neutral element. A
+mean is a sum of elements that are divided by their total number."""
 
 
 class FullBuffer(ir.NopKernel):  # type: ignore[misc]

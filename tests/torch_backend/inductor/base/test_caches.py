@@ -113,7 +113,7 @@ def test_hits_across_processes_and_misses(tmp_path):
 
 def test_the_key_changes_with_every_source_file(tmp_path, monkeypatch):
     """Of a copy of the package."""
-    copy, changed = tmp_path / "spyre", "torch_backend/inductor/tiling/safety.py"
+    copy, changed = tmp_path / "spyre", "torch_backend/inductor/tiling/coarse_tile.py"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(spyre.__file__).parent, copy, ignore=ignored)
     monkeypatch.setattr(spyre, "__file__", str(copy / "__init__.py"))

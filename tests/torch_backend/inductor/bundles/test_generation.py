@@ -13,7 +13,7 @@ import spyre
 from spyre.errors import UnsupportedError
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.mlir.operation.footprint import footprint
+from spyre.mlir.operation.operation import footprint
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle, unroll

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.layouts import strided_view
 from spyre.torch_backend.inductor.lowering.device_ir import Load, OperandRead
-from spyre.torch_backend.inductor.passes.stick_graph import (
+from spyre.torch_backend.inductor.passes.restickify import (
     HARD,
     OVERHEAD,
     SPARSE,

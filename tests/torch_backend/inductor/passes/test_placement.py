@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given, strategies as st
 
-from spyre.torch_backend.inductor.passes.stick_graph import (
+from spyre.torch_backend.inductor.passes.restickify import (
     SPARSE,
     LaneNode,
     LaneUse,

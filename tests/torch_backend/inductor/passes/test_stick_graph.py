@@ -12,18 +12,18 @@ from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import ir
 from spyre.torch_backend.inductor.base.layouts import HostBuffer, with_lane_layout
 from spyre.torch_backend.inductor.lowering.device_ir import Body, DeviceOperation, Load
-from spyre.torch_backend.inductor.passes.restickify import lanes_of
+from spyre.torch_backend.inductor.passes.restickify import (
+    SPARSE,
+    in_memory,
+    lanes_of,
+    stick_graph,
+    wanted_lanes,
+)
 from spyre.torch_backend.inductor.passes.runs import (
     PROPAGATED_LANES,
     OperationRun,
     RunOperation,
     memory_lane,
-)
-from spyre.torch_backend.inductor.passes.stick_graph import (
-    SPARSE,
-    in_memory,
-    stick_graph,
-    wanted_lanes,
 )
 from spyre.torch_backend.program.op_spec import OpKind
 
