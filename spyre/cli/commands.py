@@ -293,7 +293,8 @@ def run_compare_profiles(options: CompareOptions) -> int:
     else:
         from spyre.cli.text_report import print_table
 
-        print_table(comparison_table(lines, first, second))
+        print(f"A: {first}\nB: {second}")
+        print_table(comparison_table(lines))
     return 0
 
 

@@ -86,14 +86,17 @@ def reset_fallbacks() -> None:
 
 
 def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run ``op`` on the CPU with copies. UnsupportedError SPY900 with SPYRE_FALLBACK=error.
+    """Run ``op`` on the CPU with copies. UnsupportedError SPY900 with SPYRE_FALLBACK=error. Random
+    numbers are drawn on the CPU by design: an operation that only draws is no fallback.
 
     RuntimeError with torch's text for tensors on several devices; NotRecorded while the compiler
     records kernels.
     """
     if current_recorder() is not None:
         raise NotRecorded(str(op))
-    with on_cpu(str(op)):
+    signature = signature_of(op)
+    draws = signature.is_random and signature.tensors <= signature.written
+    with nullcontext() if draws else on_cpu(reported_name(op)):
         check_devices(op, args, kwargs)
         return FallbackCall(op).run(args, kwargs)
 
@@ -104,8 +107,15 @@ def decided_by_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     """
     check_devices(op, args, kwargs)
     result = FallbackCall(op).run(args, kwargs)
-    _announce(str(op))
+    _announce(reported_name(op))
     return result
+
+
+def reported_name(op: Any) -> str:
+    """The name that reports give an operation; that of its ``out`` overload is the packet's, since
+    calls without ``out=`` run it too.
+    """
+    return str(op).removesuffix(".out")
 
 
 def on_cpu(name: str) -> AbstractContextManager[None]:

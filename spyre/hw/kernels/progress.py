@@ -40,20 +40,17 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._depth = 0  # functions that are being compiled for each other
         self._begin = self._last = 0.0
-        self._name = ""
         self._kinds = ""
+        self._done, self._wanted = 0, 0
         self._is_watched = False
 
     def on_start(self, event: numba.core.event.Event) -> None:
-        function = event.data["dispatcher"].py_func
-        if not function.__module__.startswith("spyre."):
-            return
-        self._enter(function.__name__)
+        if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
+            self._enter()
 
-    def _enter(self, name: str) -> None:
+    def _enter(self) -> None:
         with self._lock:
             self._depth += 1
-            self._name = name
             if not self._is_watched:
                 self._is_watched = True
                 self._begin = time.monotonic()
@@ -70,13 +67,13 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
 
     def elsewhere(self, names: Iterable[str], count: int) -> Iterator[str]:
         """Yield ``names`` of the ``count`` kernels that other processes compile, as each begins."""
-        self._enter(f"{count} kernels")
+        self._enter()
         try:
-            for number, name in enumerate(names, 1):
-                self._kinds, self._name = f"{number} of {count}, ", name
+            for done, name in enumerate(names):
+                self._kinds, self._done, self._wanted = f" ({name})", done, count
                 yield name
         finally:
-            self._kinds = ""
+            self._kinds, self._wanted = "", 0
             self._leave()
 
     def report_background(self) -> None:
@@ -84,8 +81,8 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
         if not self._reported_background:
             self._reported_background = True
             _write(
-                "compiling kernels in the background (once); small programs are interpreted "
-                "meanwhile",
+                "compiling kernels in the background; small programs are interpreted meanwhile "
+                "(spyre warm compiles all)",
                 last=True,
             )
 
@@ -94,10 +91,10 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
         wanted = list(kinds)
         try:
             for done, kind in enumerate(wanted):
-                self._kinds = f"{done + 1} of {len(wanted)}, "
+                self._done, self._wanted = done, len(wanted)
                 yield kind
         finally:
-            self._kinds = ""
+            self._wanted = 0
 
     def _watch(self) -> None:
         """Write lines until nothing has been compiled for `IDLE_SECONDS`."""
@@ -114,14 +111,23 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
             seconds = now - self._begin
             is_due = not written or now - written >= REPEAT_SECONDS
             written = now if is_due else written
-            text = f"compiling kernels (once): {self._kinds}{self._name}, {seconds:.0f} s"
-            _write(text, on_file=is_due)
+            _write(self._text(seconds), on_file=is_due)
         if written:
             seconds = self._last - self._begin
             directory = config.cache_directory()
             is_kept = os.access(directory, os.W_OK)
             place = f"kept in {directory}" if is_kept else f"not kept: {directory} is not writable"
             _write(f"kernels compiled in {seconds:.0f} s, {place}", last=True)
+
+    def _text(self, seconds: float) -> str:
+        """How many kernels of the program are compiled, and the time they took and will take."""
+        hint = "spyre warm compiles those of all programs"
+        if not self._wanted:
+            return f"compiling kernels: {seconds:.0f} s ({hint})"
+        left = seconds / self._done * (self._wanted - self._done) if self._done else 0.0
+        rest = f", about {left:.0f} s left" if left >= 1 else ""
+        number = f"{self._done + 1} of {self._wanted}{self._kinds}"
+        return f"compiling kernels: {number}, {seconds:.0f} s{rest} ({hint})"
 
 
 def _write(text: str, on_file: bool = True, last: bool = False) -> None:

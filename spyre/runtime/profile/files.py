@@ -279,15 +279,16 @@ QUANTITIES: tuple[tuple[str, Callable[[Object], float], Callable[[float], str]],
 
 
 def _operations(first: Object, second: Object) -> tuple[ComparedQuantity, ...]:
-    """Compare the time per operation, in order of appearance."""
+    """Compare the time per operation, the largest change first."""
     times = [_time_by_operation(profile) for profile in (first, second)]
     names = dict.fromkeys((*times[0], *times[1]))
-    return tuple(
+    compared = (
         ComparedQuantity(
             f"time of {name}", times[0].get(name, 0.0), times[1].get(name, 0.0), time_text
         )
         for name in names
     )
+    return tuple(sorted(compared, key=lambda each: -abs(each.second - each.first)))
 
 
 def _time_by_operation(profile: Mapping[str, Any]) -> dict[str, float]:
@@ -297,17 +298,23 @@ def _time_by_operation(profile: Mapping[str, Any]) -> dict[str, float]:
     return times
 
 
-def comparison_table(lines: tuple[ComparedQuantity, ...], first: str, second: str) -> Table:
-    """Return the `rich` table. ``first``, ``second``: names of the runs, A and B."""
+def comparison_table(lines: tuple[ComparedQuantity, ...]) -> Table:
+    """Return the `rich` table of the runs A and B; what costs less in B is green, what costs more
+    red.
+    """
     columns: tuple[Column[ComparedQuantity], ...] = (
         Column("", lambda line: line.name),
-        Column(f"A: {first}", lambda line: line.text(line.first), lambda line: line.first),
-        Column(f"B: {second}", lambda line: line.text(line.second), lambda line: line.second),
+        Column("A", lambda line: line.text(line.first), lambda line: line.first),
+        Column("B", lambda line: line.text(line.second), lambda line: line.second),
         Column("B - A", _change_text, lambda line: line.second - line.first),
         Column("B/A", lambda line: "-" if line.ratio is None else f"{line.ratio:.3g}",
                lambda line: line.ratio),
     )  # fmt: skip
-    return text_table(columns, lines, {column.name for column in columns})
+    table = text_table(columns, lines, {column.name for column in columns})
+    for row, line in zip(table.rows, lines, strict=True):
+        if line.second != line.first:
+            row.style = "green" if line.second < line.first else "red"
+    return table
 
 
 def _change_text(line: ComparedQuantity) -> str:

@@ -166,7 +166,11 @@ class Bottleneck:
 
 def bottlenecks_of(profile: Profile) -> tuple[Bottleneck, ...]:
     """Return at most `MOST` bottlenecks, the largest first."""
-    found = [*_launching_bottleneck(profile), *_execute_bottlenecks(profile)]
+    found = [
+        *_launching_bottleneck(profile),
+        *_execute_bottlenecks(profile),
+        *_host_bottlenecks(profile),
+    ]
     found.sort(key=lambda each: -each.time_ns)
     return tuple(each for each in found[:MOST] if each.time_ns)
 
@@ -185,6 +189,22 @@ def _launching_bottleneck(profile: Profile) -> Iterator[Bottleneck]:
         f"{launches:,} {times}, {time} for each, however little it computes",
         "fewer and larger programs: torch.compile makes one of many operations; larger batches",
     )
+
+
+def _host_bottlenecks(profile: Profile) -> Iterator[Bottleneck]:
+    """Yield operations that ran on the host, whose time is measured and beside that of kernels."""
+    times_ns = [each.seconds * 1e9 for each in profile.on_host]
+    for each, time_ns in zip(profile.on_host, times_ns, strict=True):
+        calls = "call" if each.calls == 1 else "calls"
+        yield Bottleneck(
+            f"{each.name} on the host",
+            "",
+            time_ns,
+            time_ns / (profile.kernel_ns + sum(times_ns)),
+            f"{each.calls:,} {calls} without a kernel on the card, measured on this host with its "
+            "copies, not modelled",
+            "operations with a kernel on the card; SPYRE_FALLBACK=error raises at the first call",
+        )
 
 
 def _execute_bottlenecks(profile: Profile) -> Iterator[Bottleneck]:

@@ -18,6 +18,7 @@ import torch
 
 from spyre.errors import DeviceOutOfMemory
 from spyre.interrupts import FinalizerQueue
+from spyre.runtime.units import format_bytes
 from spyre.torch_backend.device.cards import card_of
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def allocate_memory(
     try:
         return card.allocate_with_address(size_bytes, uncleared)
     except DeviceOutOfMemory as error:
-        raise _noted(card, f"{size_bytes} bytes", error) from None
+        raise _noted(card, format_bytes(size_bytes), error) from None
 
 
 @contextmanager
@@ -225,8 +226,9 @@ def _noted(card: FlexDevice, wanted: str, error: DeviceOutOfMemory) -> SpyreOutO
     return SpyreOutOfMemory(
         error.code,
         f"spyre:{card.index} out of memory. Tried to allocate {wanted}",
-        expected=f"at most {statistics.largest_free_bytes} bytes, the largest free block",
-        found=f"{statistics.free_bytes} of {statistics.reserved_bytes} bytes are free, "
-        f"{statistics.allocated_bytes.current} allocated",
+        expected=f"at most {format_bytes(statistics.largest_free_bytes)}, the largest free block: "
+        "a tensor lies in one region of memory",
+        found=f"{format_bytes(statistics.free_bytes)} of "
+        f"{format_bytes(statistics.reserved_bytes)} are free",
         hint="delete tensors that are no longer needed, or use smaller batches",
     )

@@ -13,6 +13,8 @@ import pytest
 from spyre.hw.kernels import progress as module
 from spyre.hw.kernels.progress import CompileProgress, compile_progress
 
+HINT = "(spyre warm compiles those of all programs)"
+
 
 def event_of(name, package="spyre.hw.kernels"):
     function = SimpleNamespace(__name__=name, __module__=package)
@@ -63,8 +65,16 @@ def test_a_long_wait_is_named_and_its_end(said):
         if number == 9:
             compile_for(progress, 0.0, event_of("run_chunks"), event_of("load"), until=said)
     first, last = said().splitlines()
-    assert first == "compiling kernels (once): 2 of 2, load, 0 s"
+    assert first == f"compiling kernels: 2 of 2, 0 s {HINT}"
     assert last.startswith("kernels compiled in 0 s, kept in ")
+
+
+def test_the_time_that_is_left():
+    progress = CompileProgress()
+    for _ in progress.numbered([7, 8, 9]):
+        shown = progress._text(20.0)
+    assert shown == f"compiling kernels: 3 of 3, 20 s, about 10 s left {HINT}"
+    assert progress._text(20.0) == f"compiling kernels: 20 s {HINT}"
 
 
 def test_what_other_processes_compile_is_named(said):
@@ -73,7 +83,7 @@ def test_what_other_processes_compile_is_named(said):
         wait_for(said, "no line is written")
     compile_for(progress, 0.0)
     first, last = said().splitlines()
-    assert first == "compiling kernels (once): 1 of 3, matmul, 0 s"
+    assert first == f"compiling kernels: 1 of 3 (matmul), 0 s {HINT}"
     assert last.startswith("kernels compiled in 0 s, kept in ")
 
 

@@ -119,6 +119,14 @@ def test_dropout_follows_the_seed():
     assert 0 < first.count_nonzero() < 64
 
 
+def test_drawing_is_no_fallback(monkeypatch):
+    monkeypatch.setenv("SPYRE_FALLBACK", "error")
+    torch.spyre.reset_fallbacks()
+    x = torch.randn(4, 64, device="spyre").normal_().uniform_()
+    assert torch.spyre.fallbacks() == {}
+    assert 0 <= x.cpu().min() < x.cpu().max() <= 1
+
+
 def test_random_in_place_operations():
     torch.manual_seed(2)
     for name in ("normal_", "uniform_", "exponential_", "random_", "bernoulli_"):

@@ -24,7 +24,7 @@ def test_the_cpu_does_it(inexpressible):
     x = torch.randn(3, 77).half().to("spyre")
     torch.spyre.reset_fallbacks()
     y = torch.sigmoid(x)
-    assert torch.spyre.fallbacks() == {"aten.sigmoid.out": 1}
+    assert torch.spyre.fallbacks() == {"aten.sigmoid": 1}
     assert torch.allclose(y.cpu().float(), torch.sigmoid(x.cpu().float()), atol=2e-3)
 
 
