@@ -31,7 +31,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import msgspec
-import numpy as np
 
 from spyre import config
 from spyre.cache import (
@@ -443,6 +442,8 @@ def entry_payload(data: bytes, digest: str) -> bytes | None:
 @cache
 def version_key() -> str:
     """SHA-256 of the sources and versions that the content of a plan depends on."""
+    import numpy as np  # late: SpyreCode is compiled without it
+
     parts = (
         digest_of_sources(package_sources(*_SOURCES)),
         sys.version,
