@@ -27,6 +27,10 @@ def printable(text: str, is_json: bool = False) -> str:
     return _CONTROLS.sub(escape, text)
 
 
+EXCERPT_WIDTH = 70
+"""Characters of a source line that an excerpt shows."""
+
+
 class Severity(StrEnum):
     """How bad a finding is: an error stops the program, a warning is only reported."""
 
@@ -36,7 +40,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in a text file; line and column count from 1. ``source_line`` allows a caret."""
+    """A place in a text file; line and column count from 1. ``source_line`` allows an excerpt."""
 
     file: str
     line: int
@@ -47,13 +51,17 @@ class SourceLocation:
         return f"{self.file}:{self.line}:{self.column}"
 
     def excerpt(self) -> str:
-        """The source line with a caret below the column ('' when the line is unknown)."""
+        """The numbered source line, the word at the column underlined ('' for an unknown line)."""
         if not self.source_line:
             return ""
         text = self.source_line.replace("\t", " ")
-        start = max(0, self.column - 61)
-        before, rest = text[start : self.column - 1], text[self.column - 1 : start + 120]
-        return f"  {printable(before + rest)}\n  {' ' * len(printable(before))}^"
+        start = max(0, self.column - 1 - EXCERPT_WIDTH // 2)
+        before, rest = text[start : self.column - 1], text[self.column - 1 : start + EXCERPT_WIDTH]
+        word = re.match(r"[\w.%@#$]+", rest)
+        marks = "^" * len(word[0] if word else "^")
+        margin = " " * len(str(self.line))
+        shown = printable(before + rest)
+        return f"{self.line} | {shown}\n{margin} | {' ' * len(printable(before))}{marks}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,9 @@ class DeviceLocation:
     loop_indices: tuple[int, ...] = ()
     source: SourceLocation | None = None
 
-    def __str__(self) -> str:
+    @property
+    def in_program(self) -> str:
+        """The place without the line of the source."""
         parts = [self.sdsc]
         if self.execute is not None:
             parts.append(f"execute {self.execute}")
@@ -91,8 +101,10 @@ class DeviceLocation:
             parts.append(f"tensor {self.tensor}")
         if self.address_bytes is not None:
             parts.append(f"address {self.address_bytes:#x}")
-        text = ", ".join(parts)
-        return f"{self.source}: {text}" if self.source is not None else text
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        return self.in_program if self.source is None else f"{self.source}: {self.in_program}"
 
 
 Location = SourceLocation | JsonLocation | DeviceLocation
@@ -111,16 +123,28 @@ class Finding:
     hint: str = ""
 
     def __str__(self) -> str:
-        """Place, severity, code and message; then excerpt and details."""
-        place = f"{self.location}: " if self.location is not None else ""
-        lines = [f"{place}{self.severity.value} {self.code}: {self.message}"]
-        details = {label: getattr(self, label) for label in ("expected", "found", "hint")}
-        lines.extend(f"  {label}: {value}" for label, value in details.items() if value)
+        """Severity, code and message; then the place with its excerpt, and details."""
+        source = self.location
+        within = ""
+        if isinstance(self.location, DeviceLocation) and self.location.source is not None:
+            source, within = self.location.source, self.location.in_program
+        lines = [f"{self.severity.value}[{self.code}]: {self.message}"]
+        lines += [f" --> {source}"] if source is not None else []
+        places = len(lines)
+        lines += [f" ::: {within}"] if within else []
+        details = {"expected": self.expected, "found": self.found, "help": self.hint}
+        lines.extend(f"  = {label}: {value}" for label, value in details.items() if value)
         # A line end in a name must not begin what looks like another finding.
         lines = [printable(line).replace("\n", "\n    ") for line in lines]
-        if isinstance(self.location, SourceLocation) and (excerpt := self.location.excerpt()):
-            lines.insert(1, excerpt)
+        if isinstance(source, SourceLocation) and (excerpt := source.excerpt()):
+            lines.insert(places, excerpt)
         return "\n".join(lines)
+
+    @property
+    def in_one_line(self) -> str:
+        """The first line, and the place."""
+        where = f" ({self.location})" if self.location is not None else ""
+        return f"{self.severity.value}[{self.code}]: {self.message}{where}"
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

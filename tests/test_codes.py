@@ -47,9 +47,14 @@ def test_examples_show_their_code():
         assert code in text.splitlines()[0]
 
 
+def test_the_terminal_shows_the_examples():
+    shown = {code: entry.example for code, entry in diagnostic_codes().items() if entry.example}
+    assert shown == examples()
+
+
 def test_an_example_is_one_finding():
     answer = (
-        "$ x\na: warning SPY277: b\nspyre-run: c: error SPY130: d\n  found: e\n  (and 2 more)\nf"
+        "$ x\nwarning[SPY277]: b\nerror[SPY130]: d\n --> c\n12 | x\n  = found: e\n  (and 2 more)\nf"
     )
-    assert diagnosis(answer, "SPY130") == "c: error SPY130: d\n  found: e"
+    assert diagnosis(answer, "SPY130") == "error[SPY130]: d\n --> c\n12 | x\n  = found: e"
     assert diagnosis(answer, "SPY131") == ""

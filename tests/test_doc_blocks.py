@@ -49,7 +49,7 @@ def test_a_block_that_shows_something_else_is_noticed():
 def test_a_command_that_fails_is_noticed():
     with pytest.raises(AssertionError, match="exit code 2"):
         run_commands(["spyre check nowhere"], "page:1")
-    run_commands(["$ spyre check nowhere", "error SPY270: nowhere does not exist", "…",
+    run_commands(["$ spyre check nowhere", "error[SPY270]: nowhere does not exist", "…",
                   "$ echo $?", "2"], "page:1")  # fmt: skip
 
 

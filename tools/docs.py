@@ -25,12 +25,20 @@ from spyre.hw.ops.table import OPS
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools import cost_tables
 from tools.conventions import CONVENTIONS
-from tools.error_page import FRAME, CodeKind, code_sections, error_classes, find_code_kinds
+from tools.error_page import (
+    FRAME,
+    CodeKind,
+    code_sections,
+    error_classes,
+    examples_toml,
+    find_code_kinds,
+)
 from tools.op_table import Coverage, Status, count_line, coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 ERROR_PAGE = DOCS / "errors.md"
+EXAMPLES = ROOT / "spyre" / "codes" / "examples.toml"
 _BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 STICK_RULES = {
@@ -309,9 +317,10 @@ def error_page() -> str:
 
 def main() -> int:
     """Rewrite the pages that changed and name them."""
-    for page in sorted({*DOCS.rglob("*.md"), ERROR_PAGE}):
+    made = {ERROR_PAGE: error_page, EXAMPLES: examples_toml}
+    for page in sorted({*DOCS.rglob("*.md"), *made}):
         old = page.read_text(encoding="utf-8") if page.exists() else ""
-        if (new := error_page() if page == ERROR_PAGE else refresh(old)) != old:
+        if (new := made[page]() if page in made else refresh(old)) != old:
             page.write_text(new, encoding="utf-8")
             print(page.relative_to(ROOT), file=sys.stderr)
     return 0

@@ -142,9 +142,15 @@ def examples() -> dict[str, str]:
             found[case.code] = text
     for case in CASES:
         answer = _answer(case)
-        for code in re.findall(r"(?:error|warning) (SPY\d{3}):", answer):
+        for code in re.findall(r"(?m)^(?:error|warning)\[(SPY\d{3})\]:", answer):
             found.setdefault(code, diagnosis(answer, code))
     return found
+
+
+def examples_toml() -> str:
+    """The examples as ``spyre/codes/examples.toml`` has them, in rising order of codes."""
+    rows = sorted(examples().items())
+    return "".join(f"{code} = '''\n{text}'''\n" for code, text in rows)
 
 
 def _answer(case: CorpusCase) -> str:
@@ -157,10 +163,10 @@ def diagnosis(answer: str, code: str) -> str:
     """The first finding with ``code`` in an answer: its line and the indented ones below it."""
     lines = answer.splitlines()
     for k, line in enumerate(lines):
-        if re.search(rf"(?:error|warning) {code}:", line):
+        if re.match(rf"(?:error|warning)\[{code}\]:", line):
             end = k + 1
-            while end < len(lines) and lines[end].startswith("  "):
+            while end < len(lines) and re.match(r" |\d+ \|", lines[end]):
                 end += 1
-            shown = [line.removeprefix("spyre-run: "), *lines[k + 1 : end]]
+            shown = lines[k:end]
             return "\n".join(x for x in shown if not re.fullmatch(r"  \(and \d+ more\)", x))
     return ""

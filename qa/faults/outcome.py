@@ -41,8 +41,8 @@ class Fault:
     seconds: int = 60
 
 
-_ERROR = re.compile(r"error SPY\d+|\"code\": ?\"SPY\d+")
-_DIFFERENCE = re.compile(r"elements differ|faulted|error SPY[46]\d\d|points, [1-9]\d* with errors")
+_ERROR = re.compile(r"error\[SPY\d+|\"code\": ?\"SPY\d+")
+_DIFFERENCE = re.compile(r"elements differ|faulted|error\[SPY[46]\d\d|points, [1-9]\d* with errors")
 
 
 @dataclass(frozen=True)

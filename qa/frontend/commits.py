@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{options.torch_spyre} has no commit {commit}", file=sys.stderr)
                 return 2
             found = _tried(unpacked, Path(folder))
-        as_expected = (not found) if runs else found.startswith("error SPY997")
+        as_expected = (not found) if runs else found.startswith("error[SPY997]")
         outcomes.append(as_expected)
         print(f"{date} {commit}: {found or 'runs'}{'' if as_expected else ' (unexpected)'}")
     return int(not all(outcomes))

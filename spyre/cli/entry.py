@@ -7,7 +7,10 @@ import errno
 import gc
 import io
 import os
+import re
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -191,12 +194,18 @@ def _print_error(program: str, error: SpyreError, json: bool) -> None:
         return
     for finding in error.observed:
         print_coloured(finding, sys.stderr)
-    print_coloured(f"{program}: {error}", sys.stderr)
+    print_coloured(error, sys.stderr)
+    print(more_text(error.code), file=sys.stderr)
+
+
+def more_text(code: str) -> str:
+    """The line after the last finding: how to read more about the first."""
+    return f"more: spyre explain {code}"
 
 
 def print_coloured(finding: object, stream: TextIO) -> None:
-    """Print a finding or a text that ends in one; in colours where a person looks at a terminal
-    (NO_COLOR and FORCE_COLOR are heeded).
+    """Print a finding or an error; in colours, and no wider than the terminal, where a person looks
+    at one (NO_COLOR and FORCE_COLOR are heeded).
     """
     if not stream.isatty() and "FORCE_COLOR" not in os.environ:
         print(finding, file=stream)
@@ -206,15 +215,27 @@ def print_coloured(finding: object, stream: TextIO) -> None:
 
     from spyre.errors import printable
 
-    text = Text(printable(str(finding)))
+    text = Text("\n".join(_folded(printable(str(finding)), shutil.get_terminal_size().columns)))
     for style, pattern in (
-        ("bold red", r"error SPY\d+"),
-        ("bold yellow", r"warning SPY\d+"),
-        ("cyan", r"(?m)(?<=^  )(expected|found|hint)(?=:)"),
-        ("bold red", r"(?m)^ +\^$"),
+        ("bold red", r"(?m)^error\[SPY\d+\]"),
+        ("bold yellow", r"(?m)^warning\[SPY\d+\]"),
+        ("blue", r"(?m)^ (-->|:::)|^ *\d* \|"),
+        ("cyan", r"(?m)(?<=^  = )(expected|found|help)(?=:)"),
+        ("bold red", r"(?m)\^+$"),
     ):
         text.highlight_regex(pattern, style)
     Console(file=terminal_of(stream), soft_wrap=True, highlight=False).print(text)
+
+
+def _folded(text: str, width: int) -> Iterator[str]:
+    """The lines of ``text``, excerpts of files excepted, in at most ``width`` columns."""
+    for line in text.splitlines():
+        if len(line) <= width or re.match(r" *\d* \|", line):
+            yield line
+            continue
+        yield from textwrap.wrap(
+            line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
 
 
 def terminal_of(stream: TextIO) -> TextIO:

@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from spyre.cli.entry import guarded, run_process
@@ -122,7 +123,8 @@ def compile_bundle(arguments: Sequence[str], program: str) -> int:
 def explain(arguments: Sequence[str], program: str) -> int:
     """Describe a bundle, or a diagnostic code."""
     words = [word for word in arguments if not word.startswith("-")]
-    if not words or not re.fullmatch(r"(?i)spy\w+", words[0]):
+    is_code = bool(words) and re.fullmatch(r"(?i)spy\w+|\d{3}", words[0]) is not None
+    if not is_code or Path(words[0]).exists():
         return command(arguments, program)
     return guarded(program, lambda: _parse_code(arguments, program), _explain_code)
 
@@ -134,7 +136,7 @@ def _parse_code(arguments: Sequence[str], program: str) -> argparse.Namespace:
     parser.add_argument("code", metavar="CODE", help="such as SPY702")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parsed = parser.parse_args(arguments)
-    code = "SPY" + parsed.code[3:].upper().replace("O", "0")
+    code = "SPY" + parsed.code[-3:].upper().replace("O", "0")
     if code not in diagnostic_codes():
         parser.error(f"there is no code {parsed.code}")
     parsed.code = diagnostic_codes()[code]
@@ -151,6 +153,8 @@ def _explain_code(parsed: argparse.Namespace) -> int:
     print(f"{code.code}: {code.title}\n")
     print(textwrap.fill(code.cause, _WIDTH))
     print("\n" + textwrap.fill(f"To do: {code.fix}", _WIDTH))
+    if code.example:
+        print(f"\nFor example:\n\n{textwrap.indent(code.example, '  ')}")
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.cli.entry import print_coloured, terminal_of
+from spyre.cli.entry import more_text, print_coloured, terminal_of
 from spyre.cli.options import DiagnoseOptions
 from spyre.errors import Finding, Severity, printable
 from spyre.runtime.units import format_bytes, format_count, format_ns
@@ -153,6 +153,8 @@ def print_diagnosis(diagnosis: Diagnosis, options: DiagnoseOptions) -> None:
         print(f"{name}\n{text}")
     if diagnosis.pictures and not options.quiet:
         print(f"{len(diagnosis.pictures) - 1} pictures, all of them in {diagnosis.pictures[0]}")
+    if diagnosis.findings and not options.quiet:
+        print(more_text(diagnosis.findings[0].code))
     if options.check and not options.quiet:
         print(f"{diagnosis.path}: {_count_findings(diagnosis.findings)}")
 
@@ -206,7 +208,7 @@ def print_deviation(search: FirstDivergence) -> None:
     if search.found is None:
         print("no execute deviates from a value that the function has", file=sys.stderr)
         return
-    print(search.found.to_finding(), file=sys.stderr)
+    print_coloured(search.found.to_finding(), sys.stderr)
     for line in (*map_lines(search.found), *verdict_lines(search)):
         print(line)
 
@@ -232,7 +234,7 @@ def print_causes(causes: Sequence[Finding]) -> None:
     for finding in causes[:1]:
         print_coloured(finding, sys.stderr)
     for finding in causes[1:]:
-        print(str(finding).partition("\n")[0], file=sys.stderr)
+        print(finding.in_one_line, file=sys.stderr)
 
 
 def print_warnings(findings: Sequence[Finding], show_all: bool) -> None:

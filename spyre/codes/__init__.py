@@ -16,22 +16,34 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+EXAMPLES = "examples.toml"
+"""Made from the test corpus by ``python -m tools.docs``."""
+
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticCode:
-    """``cause``: the condition that raises the code, and why it matters. ``fix``: the remedy."""
+    """``cause``: the condition that raises the code, and why it matters. ``fix``: the remedy.
+    ``example``: a finding of the test corpus, "" where no case provokes one.
+    """
 
     code: str
     title: str
     cause: str
     fix: str
+    example: str = ""
 
 
 @cache
 def diagnostic_codes() -> Mapping[str, DiagnosticCode]:
     """All codes, in rising order. Texts are one line each, however the table breaks them."""
-    table = tomllib.loads(files(__package__).joinpath("codes.toml").read_text("utf-8"))
-    return {
-        code: DiagnosticCode(code, **{name: " ".join(text.split()) for name, text in row.items()})
+    here = files(__package__)
+    table = tomllib.loads(here.joinpath("codes.toml").read_text("utf-8"))
+    examples = tomllib.loads(here.joinpath(EXAMPLES).read_text("utf-8"))
+    texts = {
+        code: {name: " ".join(text.split()) for name, text in row.items()}
         for code, row in table.items()
+    }
+    return {
+        code: DiagnosticCode(code, example=examples.get(code, ""), **row)
+        for code, row in texts.items()
     }

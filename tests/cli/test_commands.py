@@ -290,7 +290,7 @@ def test_findings_are_coloured_for_people_only(wrong, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     command.main(["run", str(wrong)])
     coloured = capsys.readouterr().err
-    assert "\033[1;31merror SPY130\033[0m" in coloured
+    assert "\033[1;31merror[SPY130]\033[0m" in coloured
     monkeypatch.setenv("NO_COLOR", "1")
     command.main(["run", str(wrong)])
     assert "\033[1;31m" not in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_quiet(compiler, tmp_path: Path) -> None:
     bundle = bundles.abs_of_sum(tmp_path / "b", spec=False)
     assert compiler("--bundle", "-d", bundle, "-q") == Ran(0, "", "")
     loud = compiler("--bundle", "-d", bundle)
-    assert "warning SPY364" in loud.err
+    assert "warning[SPY364]" in loud.err
     assert loud.code == 0
 
 
@@ -71,7 +71,7 @@ def test_usage(compiler, words) -> None:
 def test_not_there(compiler, tmp_path: Path) -> None:
     ran = compiler("--bundle", "-d", tmp_path / "missing")
     assert ran.code == 2
-    assert ran.err.startswith("spyre-compile: error SPY270")
+    assert ran.err.startswith("error[SPY270]")
 
 
 def test_runs_are_the_same_afterwards(compiler, cli, tmp_path: Path) -> None:

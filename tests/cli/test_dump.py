@@ -123,7 +123,7 @@ class TestDump:
     def test_other_directories_are_refused_before_anything_runs(self, cli, examples, tmp_path):
         ran = cli(examples / "softmax", "--dump", tmp_path, "-v")
         assert (ran.code, ran.out) == (2, "")
-        assert "error SPY380" in ran.err
+        assert "error[SPY380]" in ran.err
         assert list(tmp_path.iterdir()) == []
 
     def test_nothing_to_write(self, cli, tmp_path):
@@ -152,8 +152,8 @@ class TestVerify:
         words = (examples / "softmax", "--verify", "--verify-points", 1000)
         ran = cli(*words)
         assert ran.code == 0
-        assert ran.err.count("warning SPY621") == 5
-        assert "hint: --verify-points 32768 verifies it" in ran.err
+        assert ran.err.count("warning[SPY621]") == 5
+        assert "help: --verify-points 32768 verifies it" in ran.err
         assert "5 were too large" in ran.out
         assert "5 were too large" in cli(*words, "-q").out
         assert cli(examples / "softmax", "--verify-points", 1000).code == 2

@@ -121,7 +121,7 @@ def test_a_wrong_row_does_not_keep_the_others(
 def test_a_file_without_a_column(spyre: Callable[..., Ran], tmp_path: Path):
     ran = spyre(write(tmp_path, "kernel,shapes,split,cores\nneg,64x64,,32\n"))
     assert ran.code == 1
-    assert "row 1, column dtype: error SPY766" in ran.err
+    assert "row 1, column dtype: error[SPY766]" in ran.err
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])

@@ -42,16 +42,16 @@ def test_findings_are_one_line_per_part():
     finding = Finding(
         "SPY110",
         Severity.ERROR,
-        f"a{EVIL}\nspyre-run: error SPY999: forged",
+        f"a{EVIL}\nerror[SPY999]: forged",
         SourceLocation("f\ng", 1, 3, f"ab{EVIL}c"),
         expected="x\ny",
     )
     lines = str(finding).splitlines()
     assert not DANGEROUS.search("".join(lines))
-    assert not any(line.startswith("spyre-run") for line in lines)
-    caret = next(line for line in lines if line.strip() == "^")
+    assert [line.startswith("error[") for line in lines].count(True) == 1
+    caret = next(line for line in lines if "^" in line)
     above = lines[lines.index(caret) - 1]
-    assert above[: caret.index("^")] == "  ab"
+    assert above[: caret.index("^")] == "1 | ab"
 
 
 def test_a_caret_after_escapes_is_below_its_character():

@@ -137,7 +137,7 @@ def test_a_bug_is_no_difference():
 @pytest.mark.parametrize("option", ["-q", "--check"])
 def test_a_name_that_is_too_long(capsys, option):
     assert main(["x" * 5000, option]) == 2
-    assert "error SPY270" in "".join(capsys.readouterr())
+    assert "error[SPY270]" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("path", ["", "bundle.mlir"])
@@ -146,7 +146,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path, option, path, cap
     os.mkfifo(tmp_path / "bundle.mlir")
     assert main([str(tmp_path / path), option]) == 2
     said = "".join(capsys.readouterr())
-    assert "error SPY274" in said
+    assert "error[SPY274]" in said
     assert "no regular file" in said
 
 
@@ -173,7 +173,7 @@ def test_errors_are_text():
         [*RUN, "/nonexistent"], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("spyre-run: error SPY270: /nonexistent does not exist")
+    assert done.stderr.startswith("error[SPY270]: /nonexistent does not exist")
     assert "Traceback" not in done.stderr
 
 

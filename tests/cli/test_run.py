@@ -79,7 +79,7 @@ class TestRunning:
         module.write_text(module.read_text().replace("constant 4 :", "constant 5 :"))
         ran = cli(tmp_path / "b")
         assert ran.code == 1
-        assert "error SPY411" in ran.err
+        assert "error[SPY411]" in ran.err
         assert "loop indices (4,)" in ran.err
 
 
@@ -203,7 +203,7 @@ class TestArguments:
         (tmp_path / "b" / "launch_spec.json").unlink()
         ran = cli(tmp_path / "b", *files)
         assert ran.code == 0
-        assert "warning SPY364" in ran.err
+        assert "warning[SPY364]" in ran.err
         assert cli(tmp_path / "b", *files, "-q").err == ""
         assert cli(tmp_path / "b", "--shape", "128x256").code == 0
         ran = cli(tmp_path / "b", "--shape", "128x999")
@@ -242,7 +242,7 @@ class TestDiagnosing:
         (tmp_path / "b" / "sdsc_9.json").write_text("{}")
         ran = cli(tmp_path / "b", "--check")
         assert ran.code == 2
-        for code in ("error SPY275", "warning SPY276", "warning SPY277"):
+        for code in ("error[SPY275]", "warning[SPY276]", "warning[SPY277]"):
             assert code in ran.out
         assert ran.out.endswith("errors, 2 warnings\n") or "error, 2 warnings" in ran.out
         assert cli(tmp_path / "b").code == 2

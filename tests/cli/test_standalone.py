@@ -52,14 +52,14 @@ def test_a_wrong_bundle_fails_here_and_names_the_place(dxp, softmax: Path) -> No
     ran = dxp("-d", softmax)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"dxp_standalone: {module}:")
-    assert "error SPY275" in ran.err
+    assert "error[SPY275]" in ran.err
     assert not (softmax / "spyreCodeDir").exists()
 
 
 def test_what_is_not_there(dxp, tmp_path: Path) -> None:
     ran = dxp("-d", tmp_path / "missing")
     assert ran.code == 2
-    assert ran.err.startswith("dxp_standalone: error SPY270")
+    assert ran.err.startswith("error[SPY270]")
     assert "usage: dxp_standalone" in dxp().err
 
 

@@ -137,7 +137,7 @@ class TestFailing:
         shutil.copy(examples / "softmax" / "bundle.mlir", tmp_path)
         ran = cli(examples / "softmax", "--trace", tmp_path / place)
         assert (ran.code, ran.out) == (2, "")
-        assert "error SPY886: cannot write the trace" in ran.err
+        assert "error[SPY886]: cannot write the trace" in ran.err
         assert [p.name for p in tmp_path.iterdir()] == ["bundle.mlir"]
 
     def test_what_is_no_file_stays(self, cli, examples, tmp_path):
@@ -179,7 +179,7 @@ class TestFailing:
         ran = cli(*given, "--save-output", tmp_path / "no" / "y.npy")
         assert ran.code == 2
         assert "SPY886" in ran.err.splitlines()[0]
-        assert "spyre-run: error SPY370" in ran.err
+        assert "error[SPY370]" in ran.err
 
 
 class TestCombinations:

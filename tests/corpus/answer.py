@@ -14,7 +14,7 @@ from spyre.cli.run import main
 from tests.corpus.making import CorpusCase
 
 GOLDEN = Path(__file__).parent / "golden"
-FINDING = re.compile(r"(?:error|warning) (SPY\d{3}):")
+FINDING = re.compile(r"(?:error|warning)\[(SPY\d{3})\]:")
 TIME = re.compile(r"\s+[0-9.]+ (?:ns|µs|ms|s)$", re.MULTILINE)
 
 

@@ -11,7 +11,7 @@ from tests.corpus.making import CorpusCase, Edit, Stage, bundle_of
 from tests.mlir.sample_bundles import SAMPLES
 from tests.mlir.test_sdsc_bad import CASES as PATCHES, FOLDER, patched
 
-CODE = re.compile(r"(?:error|warning) (SPY\d{3})|Error: .*?(SPY\d{3})")
+CODE = re.compile(r"(?:error|warning)\[(SPY\d{3})\]|Error: .*?(SPY\d{3})")
 
 
 def patch_edit(case: dict[str, Any]) -> Edit:

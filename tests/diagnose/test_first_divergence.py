@@ -254,7 +254,7 @@ def test_the_command_line(tmp_path: Path, function_file: str, capfd: pytest.Capt
     assert main([str(wrong), "--expect", function_file, "-q"]) == 1
     printed = capfd.readouterr()
     assert "SPY704" in printed.err.splitlines()[0]
-    assert "error SPY622: the first wrong execute" in printed.err
+    assert "error[SPY622]: the first wrong execute" in printed.err
     assert "mismatch of execute 0, loop indices (1,): 99% of the elements" in printed.out
     assert main([str(wrong), "--expect", function_file, "--json"]) == 1
     told = json.loads(capfd.readouterr().out)["first_wrong"]

@@ -65,23 +65,25 @@ def test_writing_is_the_inverse_of_loading(directory: Path, tmp_path: Path) -> N
 def test_missing_directory() -> None:
     error = failure("nowhere")
     assert str(error) == (
-        "error SPY270: nowhere does not exist\n"
-        "  expected: a directory, or the path of a bundle.mlir"
+        "error[SPY270]: nowhere does not exist\n"
+        "  = expected: a directory, or the path of a bundle.mlir"
     )
 
 
 def test_directory_without_module(directory: Path) -> None:
     (directory / "bundle.mlir").unlink()
     assert str(failure(directory)) == (
-        "error SPY271: bundle holds no bundle.mlir\n  expected: bundle.mlir\n  found: sdsc_0.json"
+        "error[SPY271]: bundle holds no bundle.mlir\n  = expected: bundle.mlir\n"
+        "  = found: sdsc_0.json"
     )
 
 
 def test_missing_sdsc_is_located_at_the_execute(directory: Path) -> None:
     (directory / "sdsc_0.json").rename(directory / "sdsc_7.json")
     text = str(failure(directory))
-    assert text.startswith("bundle/bundle.mlir:12:3: error SPY272: sdsc_0.json does not exist\n")
-    assert text.endswith("  expected: a file in bundle\n  found: sdsc_7.json")
+    begin = "error[SPY272]: sdsc_0.json does not exist\n --> bundle/bundle.mlir:12:3\n12 | "
+    assert text.startswith(begin)
+    assert text.endswith("  = expected: a file in bundle\n  = found: sdsc_7.json")
 
 
 @pytest.mark.parametrize("name", ["../sdsc_0.json", "/etc/passwd", "a/../../x.json", "..\\\\x"])
@@ -96,16 +98,15 @@ def test_unreadable_files(directory: Path) -> None:
     assert failure(directory).code == "SPY272"
     (directory / "bundle.mlir").write_bytes(b"module \xff")
     assert str(failure(directory)) == (
-        "error SPY274: bundle/bundle.mlir is not UTF-8 text\n  found: byte 7: invalid start byte"
+        "error[SPY274]: bundle/bundle.mlir is not UTF-8 text\n  = found: byte 7: invalid start byte"
     )
 
 
 def test_unbound_symbol(directory: Path) -> None:
     edit(directory / "bundle.mlir", "-3, -4", "-3, -9")
     assert messages(load_bundle(directory)) == [
-        "bundle/bundle.mlir:12:3: error SPY275: symbol -4 used by sdsc_0.json tensor Tensor1 "
-        "core 1 is not bound",
-        "bundle/bundle.mlir:12:3: warning SPY276: sdsc_0.json does not use 1 of the symbols bound",
+        "error[SPY275]: symbol -4 used by sdsc_0.json tensor Tensor1 core 1 is not bound",
+        "warning[SPY276]: sdsc_0.json does not use 1 of the symbols bound",
     ]
 
 
@@ -121,9 +122,7 @@ def test_unused_symbols(directory: Path) -> None:
 
 def test_files_never_executed(directory: Path) -> None:
     (directory / "sdsc_12.json").write_text("not even read")
-    assert messages(load_bundle(directory)) == [
-        "bundle/sdsc_12.json at $: warning SPY277: sdsc_12.json is never executed"
-    ]
+    assert messages(load_bundle(directory)) == ["warning[SPY277]: sdsc_12.json is never executed"]
 
 
 def test_two_executes_with_different_symbols(directory: Path) -> None:

@@ -16,7 +16,7 @@ def test_an_error_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([path]) == 0
     assert main(["--sanitize", path]) == 1
     printed = capsys.readouterr()
-    assert "error SPY710: neg reads sticks of Tensor0 that have not been written" in printed.err
+    assert "error[SPY710]: neg reads sticks of Tensor0 that have not been written" in printed.err
     assert printed.out.endswith("sanitizer: 1 error, 0 warnings\n")
 
 
@@ -31,7 +31,7 @@ def test_quiet_still_prints_errors(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_warning_does_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([str(programs.above_boundary(tmp_path)), "--sanitize=lx,init"]) == 0
     printed = capsys.readouterr()
-    assert printed.err.count("warning SPY730") == 2
+    assert printed.err.count("warning[SPY730]") == 2
     assert printed.out.endswith("sanitizer: 0 errors, 2 warnings\n")
 
 
@@ -55,4 +55,4 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("options", [["--sanitize=memry"], ["--core-order", "backwards"]])
 def test_unknown_choices(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([str(programs.right(tmp_path)), *options]) == 2
-    assert "error SPY739" in capsys.readouterr().err
+    assert "error[SPY739]" in capsys.readouterr().err

@@ -66,10 +66,11 @@ def test_into_the_neighbour(tmp_path: Path):
     Kernel(bundle, device).launch(Launch(tensors))
     found = [f for f in device.sanitizer.take() if f.severity is Severity.ERROR]
     assert text_of(tuple(found), tmp_path) == [
-        "bundle.mlir:16:4: sdsc_0.json, execute 0, loop indices (4,), core 0, tensor Tensor0, "
-        "address 0x2000: error SPY701: abs: Tensor0 leaves x, which its address names\n"
-        "  expected: addresses of x, 0x0 to 0x2000\n"
-        "  found: 16 sticks outside in 1 execution, in y; first at mb 0, out 0"
+        "error[SPY701]: abs: Tensor0 leaves x, which its address names\n"
+        " --> bundle.mlir:16:4\n"
+        " ::: sdsc_0.json, execute 0, loop indices (4,), core 0, tensor Tensor0, address 0x2000\n"
+        "  = expected: addresses of x, 0x0 to 0x2000\n"
+        "  = found: 16 sticks outside in 1 execution, in y; first at mb 0, out 0"
     ]
     assert found[0].coordinate == (("mb", 0), ("out", 0))
 
@@ -83,10 +84,11 @@ def test_out_of_the_pool(tmp_path: Path):
     Kernel(bundle, device).launch(Launch(tensors, pool))
     found = [f for f in device.sanitizer.take() if f.severity is Severity.ERROR]
     assert text_of(tuple(found), tmp_path) == [
-        "bundle.mlir:17:4: sdsc_0.json, execute 0, loop indices (4,), core 0, tensor Tensor0, "
-        "address 0x2000: error SPY703: abs: Tensor0 leaves the pool, which its address names\n"
-        "  expected: addresses of the pool, 0x0 to 0x2000\n"
-        "  found: 16 sticks outside in 1 execution, in x; first at mb 0, out 0"
+        "error[SPY703]: abs: Tensor0 leaves the pool, which its address names\n"
+        " --> bundle.mlir:17:4\n"
+        " ::: sdsc_0.json, execute 0, loop indices (4,), core 0, tensor Tensor0, address 0x2000\n"
+        "  = expected: addresses of the pool, 0x0 to 0x2000\n"
+        "  = found: 16 sticks outside in 1 execution, in x; first at mb 0, out 0"
     ]
 
 
@@ -127,10 +129,11 @@ def test_a_span_beyond_256_mib():
     device.executor.run(link(device, [op], regions))
     (found,) = device.sanitizer.take()
     assert str(found.to_finding()) == (
-        "test:6:1: sdsc_0.json, execute 0, core 0, tensor Tensor0: error SPY736: abs: "
-        "one core touches too long a range of Tensor0\n"
-        "  expected: at most 268435456 bytes from first to last\n"
-        "  found: 281600128 bytes"
+        "error[SPY736]: abs: one core touches too long a range of Tensor0\n"
+        " --> test:6:1\n"
+        " ::: sdsc_0.json, execute 0, core 0, tensor Tensor0\n"
+        "  = expected: at most 268435456 bytes from first to last\n"
+        "  = found: 281600128 bytes"
     )
 
 

@@ -350,4 +350,4 @@ def test_a_bundle_that_cannot_be_read(tmp_path):
 def test_a_picture_of_no_format(tmp_path, capsys):
     words = ["--bundle", str(EXAMPLES / "softmax"), "--out", str(tmp_path / "s.csv")]
     assert entry.main([*words, "--plot", "x.png"]) == 2
-    assert "error SPY740: --plot is no SVG" in capsys.readouterr().err
+    assert "error[SPY740]: --plot is no SVG" in capsys.readouterr().err

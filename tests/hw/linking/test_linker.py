@@ -73,10 +73,10 @@ def test_an_allocation_too_short(operand: int, cut: int):
             for k in range(3)
         )
     assert str(caught.value) == (
-        f"test:6:1: 0_add, execute 0, core {core}, tensor Tensor{operand}, address {at:#x}: "
-        "error SPY411: add touches memory outside of its arguments\n"
-        f"  expected: one of: {near}\n"
-        f"  found: bytes {low:#x}..{high:#x} ({BYTES} bytes) over all cores; "
+        "error[SPY411]: add touches memory outside of its arguments\n --> test:6:1\n"
+        f" ::: 0_add, execute 0, core {core}, tensor Tensor{operand}, address {at:#x}\n"
+        f"  = expected: one of: {near}\n"
+        f"  = found: bytes {low:#x}..{high:#x} ({BYTES} bytes) over all cores; "
         f"first outside at {place}"
     )
 
@@ -138,10 +138,10 @@ def test_leaving_the_scratchpad(start: int):
         link(engine(), [moved], [])
     size = BYTES // 4
     assert str(caught.value) == (
-        f"test:6:1: 0_add, execute 0, core 2, tensor Tensor2, address {start:#x}: "
-        "error SPY410: add leaves the scratchpad of its core\n"
-        f"  expected: bytes 0 to {LX_BYTES}\n"
-        f"  found: bytes {start} to {start + size}"
+        "error[SPY410]: add leaves the scratchpad of its core\n --> test:6:1\n"
+        f" ::: 0_add, execute 0, core 2, tensor Tensor2, address {start:#x}\n"
+        f"  = expected: bytes 0 to {LX_BYTES}\n"
+        f"  = found: bytes {start} to {start + size}"
     )
 
 

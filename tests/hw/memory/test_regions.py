@@ -99,9 +99,9 @@ def test_the_text_of_running_out():
     with pytest.raises(DeviceOutOfMemory) as caught:
         allocator.allocate(500)
     assert str(caught.value) == (
-        "error SPY401: cannot allocate 512 bytes of device memory\n"
-        "  expected: a free block of 512 bytes within one region\n"
-        "  found: 640 bytes free, largest free block 384 bytes; "
+        "error[SPY401]: cannot allocate 512 bytes of device memory\n"
+        "  = expected: a free block of 512 bytes within one region\n"
+        "  = found: 640 bytes free, largest free block 384 bytes; "
         "by region, largest block in brackets: "
         "0: 384 (384), 1: 256 (256), 2: 0 (0), 3: 0 (0), 4: 0 (0), 5: 0 (0), 6: 0 (0)"
     )

@@ -76,7 +76,7 @@ def test_unknown_and_refused_names_differ():
         assert str(error.value).startswith("sdsc_0.json at $.dscs_[0].computeOp_[0].opFuncName")
         (finding,) = check_operation(op)
         assert finding == replace(error.value.finding, severity=Severity.WARNING)
-    with pytest.raises(UnsupportedError, match="hint: did you mean add"):
+    with pytest.raises(UnsupportedError, match="help: did you mean add"):
         require_op(unknown)
 
 
@@ -139,10 +139,10 @@ def test_operations_of_dl16_only(spec: OpDefinition):
     first = op.inputs[0]
     assert error.value.code == "SPY522"
     assert str(error.value).splitlines() == [
-        f"sdsc_0.json at {first.json_path}: error SPY522: {name}: {first.name} is IEEE_FP32, "
-        "which the operation does not take",
-        "  expected: SEN169_FP16",
-        "  found: IEEE_FP32",
+        f"error[SPY522]: {name}: {first.name} is IEEE_FP32, which the operation does not take",
+        f" --> sdsc_0.json at {first.json_path}",
+        "  = expected: SEN169_FP16",
+        "  = found: IEEE_FP32",
     ]
     assert {f.code for f in check_operation(op)} == {"SPY522"}
     assert {f.severity for f in check_operation(op)} == {Severity.WARNING}

@@ -71,7 +71,7 @@ def test_verdicts(outcome, expected, verdict):
 
 
 def test_causes():
-    refused = Result("a", "failed", "xfail", 0, "RuntimeError: error SPY411: beyond", "x/y.py:3")
+    refused = Result("a", "failed", "xfail", 0, "RuntimeError: error[SPY411]: beyond", "x/y.py:3")
     assert refused.cause == "SPY411"
     wrong = Result("a", "failed", "xfail", 0, "AssertionError: 3 != 4", "x/y.py:3")
     assert wrong.cause == "AssertionError in y.py"
@@ -157,7 +157,7 @@ def test_runs_files_in_processes_and_survives_their_death(checkout, package_of_t
     (checkout / "tests" / "test_a.py").write_text(
         "import os\nimport time\nimport pytest\n\nclass T:\n    __test__ = True\n"
         "    def test_good(self): pass\n"
-        "    def test_bad(self): raise RuntimeError('error SPY411: beyond')\n"
+        "    def test_bad(self): raise RuntimeError('error[SPY411]: beyond')\n"
         "    def test_dies(self): os._exit(9)\n"
         "    def test_xpected(self): assert False\n"
         "    def test_sticks(self):\n        while True:\n"

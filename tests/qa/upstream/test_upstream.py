@@ -41,10 +41,10 @@ class TestPlain(TestCase):
     ("why", "result"),
     [
         ("TypeError: Spyre backend does not support dtype float64 [SPY311]", o.UNSUPPORTED),
-        ("UnsupportedError: error SPY906: tensors are strided", o.LAYOUT),
-        ("InductorError: error SPY930: the cores cannot", o.REFUSED),
+        ("UnsupportedError: error[SPY906]: tensors are strided", o.LAYOUT),
+        ("InductorError: error[SPY930]: the cores cannot", o.REFUSED),
         ("AssertionError: 1 is not 2", "failed"),
-        ("DeviceFault: error SPY811: out of range", "failed"),
+        ("DeviceFault: error[SPY811]: out of range", "failed"),
     ],
 )
 def test_a_failure_has_the_class_its_error_names(why: str, result: str) -> None:

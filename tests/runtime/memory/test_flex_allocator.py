@@ -295,9 +295,9 @@ class TestOutOfMemory:
         with pytest.raises(DeviceOutOfMemory) as caught:
             flex.allocate(300, bind(2))
         assert str(caught.value) == (
-            "error SPY401: cannot allocate 384 bytes of device memory\n"
-            "  expected: a free block of 384 bytes within one region\n"
-            "  found: 256 bytes free, largest free block 256 bytes; "
+            "error[SPY401]: cannot allocate 384 bytes of device memory\n"
+            "  = expected: a free block of 384 bytes within one region\n"
+            "  = found: 256 bytes free, largest free block 256 bytes; "
             "by region, largest block in brackets: 2: 256 (256)"
         )
 
