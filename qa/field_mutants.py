@@ -96,8 +96,12 @@ def _change(rng: random.Random, node: Tree, key: str) -> bool:
 
 
 def core_fold(rng: random.Random, dsc: Tree) -> bool:
+    """Change the number of cores of a coordinate, but not to 1, which documents write for HBM."""
     info = _coordinates(rng, dsc)
-    return info is not None and _change(rng, next(_folds(info))[1], "factor_")
+    if info is None:
+        return False
+    fold = next(_folds(info))[1]
+    return _change(rng, fold, "factor_") and int(fold["factor_"]) != 1
 
 
 def fold_counts(rng: random.Random, dsc: Tree) -> bool:
