@@ -131,7 +131,7 @@ def test_wrong_modes_exit_2_and_say_what_is_allowed(
 ):
     ran = cli(softmax, option, text)
     assert ran.code == 2
-    assert f"error {code}" in ran.err
+    assert f"error[{code}]" in ran.err
     assert "dma=away|trunc|even" in ran.err
 
 

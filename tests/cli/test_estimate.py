@@ -113,7 +113,8 @@ def test_a_wrong_row_does_not_keep_the_others(
     assert wrong["kernel"] == line.split(",")[0]
     shown = spyre(path)
     assert shown.code == 1
-    assert f"row 6, column {column}: error {code}" in shown.err
+    assert f"error[{code}]: " in shown.err
+    assert f" at row 6, column {column}\n" in shown.err
     assert f"{code}: " in shown.out
     assert spyre(path, "--csv").out.splitlines()[6].endswith(code)
 
@@ -121,7 +122,8 @@ def test_a_wrong_row_does_not_keep_the_others(
 def test_a_file_without_a_column(spyre: Callable[..., Ran], tmp_path: Path):
     ran = spyre(write(tmp_path, "kernel,shapes,split,cores\nneg,64x64,,32\n"))
     assert ran.code == 1
-    assert "row 1, column dtype: error[SPY766]" in ran.err
+    assert "error[SPY766]: " in ran.err
+    assert " at row 1, column dtype\n" in ran.err
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])

@@ -208,4 +208,4 @@ def test_odd_machine_files(cli, small, text):
     (small / "m.toml").write_text(text)
     ran = cli("b", "--profile", "--machine", "m.toml")
     assert ran.code == 2
-    assert "error SPY76" in ran.err
+    assert "error[SPY76" in ran.err

@@ -258,7 +258,7 @@ class TestDiagnosing:
         file.write_text(file.read_text().replace('"mb": 8', '"mb": 0', 1))
         ran = cli(tmp_path / "b", "--explain")
         assert ran.code == 2
-        assert "error SPY21" in ran.out
+        assert "error[SPY21" in ran.out
 
     def test_explain(self, cli, examples):
         ran = cli(examples / "matmul", "--explain")
