@@ -202,7 +202,8 @@ def _box(
             moves = [0] * len(first)
             moves[0], moves[place] = distance * pitches[dim], distance * size
             axes.append(Axis(extent, tuple(moves)))
-    return Box(AccessMap(tuple(first), tuple(axes)), dims, tensor.unit_bytes)
+    unit_bytes = tensor.unit_bytes if tensor.pitches else STICK_BYTES
+    return Box(AccessMap(tuple(first), tuple(axes)), dims, unit_bytes)
 
 
 def _steps(op: Operation, tensor: Tensor, dim: str, position: int) -> _Steps | None:

@@ -164,7 +164,7 @@ class Tensor:
 
     @property
     def unit_bytes(self) -> int:
-        """Bytes of what it is accessed by: a stick, or an element."""
+        """Bytes of a stick, or of an element of a tensor that is accessed by elements."""
         return self.word_length_bytes if self.by_elements else STICK_BYTES
 
     @property
@@ -350,7 +350,9 @@ def footprint(op: Operation, tensor: Tensor) -> Footprint:
         return known[1]
     stored: dict[str, int] = {}
     pitches: dict[str, int] = {}
-    pitch, span = tensor.first_pitch_bytes, tensor.unit_bytes
+    pitch, span = tensor.first_pitch_bytes, STICK_BYTES
+    if tensor.pitches:
+        span = tensor.unit_bytes
     for dim in tensor.dims:
         size = tensor.sticks.get(dim, 1)
         extent = stored[dim] = _stored_extent(op, tensor, dim)

@@ -228,6 +228,6 @@ def test_interrupts_at_any_time(kind):
     """A few cases of qa.interrupts: by line of Python, also torch's, and by time, also in C++."""
     printed = run(f"""
         from qa.interrupts.__main__ import interrupt_often
-        interrupt_often({kind!r}, 1, 12)
+        interrupt_often({kind!r}, "spyre", 1, 12)
     """)
     assert f"{kind}: 12 interrupts" in printed
