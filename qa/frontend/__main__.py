@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -65,9 +66,8 @@ class Result:
     @property
     def cause(self) -> str:
         """Class of a failure: the code of a refusal, or the error's type and source file."""
-        for word in self.error.replace(":", " ").split():
-            if word.startswith("SPY") and word[3:6].isdigit():
-                return word[:6]
+        if code := re.search(r"\bSPY\d{3}", self.error):
+            return code[0]
         kind = self.error.partition(":")[0] or "no error"
         return f"{kind} in {Path(self.place.rpartition(':')[0]).name}" if self.place else kind
 

@@ -51,8 +51,8 @@ def test_a_wrong_bundle_fails_here_and_names_the_place(dxp, softmax: Path) -> No
     module.write_text(module.read_text().replace("-24]", "-25]"))
     ran = dxp("-d", softmax)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"dxp_standalone: {module}:")
-    assert "error[SPY275]" in ran.err
+    assert ran.err.startswith("error[SPY275]: ")
+    assert f"\n --> {module}:" in ran.err
     assert not (softmax / "spyreCodeDir").exists()
 
 

@@ -214,7 +214,7 @@ def test_folded_dims_have_to_continue_each_other_in_memory():
     layout, sizes = case.layout, case.sizes
     info = conversion_info(layout, sizes, case.strides, "float16", True, (256, 2))
     assert info.nests == (nest((64, 12), (2, 128), (1, 64), 0, 0),)
-    with pytest.raises(LaunchError, match="SPY322: the layout walks several host dims as one"):
+    with pytest.raises(LaunchError, match="SPY322]: the layout walks several host dims as one"):
         conversion_info(layout, sizes, case.strides, "float16", True, (1, 6))
     with pytest.raises(LaunchError, match="SPY322"):
         transfer_geometry(layout, sizes, (130, 1))
@@ -223,7 +223,7 @@ def test_folded_dims_have_to_continue_each_other_in_memory():
 def test_folded_dims_have_to_keep_their_order_in_memory():
     layout = SpyreTensorLayout((2, 32, 64), (64, 128, 1), "SEN169_FP16")
     for strides in ((128, 512, 1), (1, 4, 32), (1024, 128, 2)):
-        with pytest.raises(LaunchError, match="SPY322: the layout walks several host dims as one"):
+        with pytest.raises(LaunchError, match="SPY322]: the layout walks several host dims as one"):
             conversion_info(layout, (4, 8, 128), (1024, 128, 1), "float16", False, strides)
     twice = conversion_info(layout, (4, 8, 128), (1024, 128, 1), "float16", False, (2048, 256, 2))
     assert twice.nests
@@ -263,7 +263,7 @@ def test_several_axes_for_one_host_dim(case: Case):
 )
 def test_tilings_that_skip_or_repeat_elements(device_size, stride_map, size, found):
     layout = SpyreTensorLayout(device_size, stride_map, "SEN169_FP16")
-    with pytest.raises(LaunchError, match="SPY810: Invalid tiling for dimension 0") as caught:
+    with pytest.raises(LaunchError, match="SPY810]: Invalid tiling for dimension 0") as caught:
         conversion_info(layout, (size,), (1,), "float16", True)
     assert found in str(caught.value)
 
@@ -279,7 +279,7 @@ def test_a_host_tensor_whose_elements_share_memory_is_only_read():
     extents = ((5, 64), (64, 1), "float16")
     info = conversion_info(layout, *extents, True, (0, 1))
     assert host_strides_of(info.nests[0]) == (1, 0, 0)
-    with pytest.raises(LaunchError, match="SPY811: elements along dim 0"):
+    with pytest.raises(LaunchError, match="SPY811]: elements along dim 0"):
         conversion_info(layout, *extents, False, (0, 1))
 
 

@@ -351,9 +351,9 @@ class TestTransfer:
     def test_wrong_buffers(self):
         layout = SpyreTensorLayout.from_host([70], "float16")
         host = dense_host([70])
-        with pytest.raises(LaunchError, match="SPY324: host storage is too small"):
+        with pytest.raises(LaunchError, match="SPY324]: host storage is too small"):
             host_to_device_reference(host, 1, layout, [70], [1], "float16")
-        with pytest.raises(LaunchError, match="SPY324: device bytes do not match"):
+        with pytest.raises(LaunchError, match="SPY324]: device bytes do not match"):
             device_to_host_reference(np.zeros(128, np.uint8), host, 0, layout, [70], [1], "float16")
 
 

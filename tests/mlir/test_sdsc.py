@@ -200,7 +200,7 @@ def test_type_errors_have_exact_paths(
 def test_hostile_files_are_located_errors(data: bytes) -> None:
     with pytest.raises(SdscError) as error:
         decode_sdsc(data, "hostile.json")
-    assert str(error.value).startswith("hostile.json at $")
+    assert "\n --> hostile.json at $" in str(error.value)
 
 
 # --- mutation ---------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def test_into_the_neighbour(tmp_path: Path):
     assert text_of(tuple(found), tmp_path) == [
         "error[SPY701]: abs: Tensor0 leaves x, which its address names\n"
         " --> bundle.mlir:16:4\n"
+        "16 |    sdscbundle.sdsc_execute (%addr_0, %addr_1, %arg_1, %arg_1_core_512)\n"
+        "   |    ^^^^^^^^^^^^^^^^^^^^^^^\n"
         " ::: sdsc_0.json, execute 0, loop indices (4,), core 0, tensor Tensor0, address 0x2000\n"
         "  = expected: addresses of x, 0x0 to 0x2000\n"
         "  = found: 16 sticks outside in 1 execution, in y; first at mb 0, out 0"
@@ -86,6 +88,8 @@ def test_out_of_the_pool(tmp_path: Path):
     assert text_of(tuple(found), tmp_path) == [
         "error[SPY703]: abs: Tensor0 leaves the pool, which its address names\n"
         " --> bundle.mlir:17:4\n"
+        "17 |    sdscbundle.sdsc_execute (%addr_0, %addr_1, %arg_1, %arg_1_core_512)\n"
+        "   |    ^^^^^^^^^^^^^^^^^^^^^^^\n"
         " ::: sdsc_0.json, execute 0, loop indices (4,), core 0, tensor Tensor0, address 0x2000\n"
         "  = expected: addresses of the pool, 0x0 to 0x2000\n"
         "  = found: 16 sticks outside in 1 execution, in x; first at mb 0, out 0"
@@ -131,6 +135,8 @@ def test_a_span_beyond_256_mib():
     assert str(found.to_finding()) == (
         "error[SPY736]: abs: one core touches too long a range of Tensor0\n"
         " --> test:6:1\n"
+        '6 | sdscbundle.sdsc_execute () {sdsc_filename="sdsc_0.json"}\n'
+        "  | ^^^^^^^^^^^^^^^^^^^^^^^\n"
         " ::: sdsc_0.json, execute 0, core 0, tensor Tensor0\n"
         "  = expected: at most 268435456 bytes from first to last\n"
         "  = found: 281600128 bytes"
@@ -232,7 +238,7 @@ def test_choices():
     assert parse_checks(None) == parse_checks(False) == frozenset()
     assert parse_checks(True) == parse_checks("") == ALL_CHECKS
     assert parse_checks("init, lx") == parse_checks(["init", "lx"]) == {Check.INIT, Check.LX}
-    with pytest.raises(LaunchError, match="SPY739: there is no such sanitizer check"):
+    with pytest.raises(LaunchError, match="SPY739]: there is no such sanitizer check"):
         parse_checks("init,memry")
 
 

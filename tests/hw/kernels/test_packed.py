@@ -206,5 +206,5 @@ def test_a_second_stick_behind_the_argument_is_not_written():
 
 def test_a_first_stick_outside_is_a_fault():
     op = conversion("qfp8ch", ("SEN169_FP16", "SEN143_FP8"), (64, 128))
-    with pytest.raises(DeviceFault, match="SPY411: qfp8ch touches memory outside"):
+    with pytest.raises(DeviceFault, match="SPY411]: qfp8ch touches memory outside"):
         link(engine(), [op], [Allocation("t1", region(1), ROWS * 128)])

@@ -94,7 +94,7 @@ def test_infinities_are_selected(device: Device) -> None:
 
 
 def test_structure_is_checked(device: Device) -> None:
-    with pytest.raises(SdscError, match="SPY286: topkvalue: k exceeds the extent"):
+    with pytest.raises(SdscError, match="SPY286]: topkvalue: k exceeds the extent"):
         link_operations(device, [_spec("topkvalue", k=ROWS + 1)])
-    with pytest.raises(UnsupportedError, match="SPY531: topkvalue: dim 'mb' split over cores"):
+    with pytest.raises(UnsupportedError, match="SPY531]: topkvalue: dim 'mb' split over cores"):
         link_operations(device, [_spec("topkvalue", rows=14, splits={"mb": 2})])

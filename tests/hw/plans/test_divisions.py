@@ -166,7 +166,7 @@ def test_reductions_of_another_cores_share():
 
 def test_reductions_of_several_shares_are_refused():
     op = divided_sum(0, {"out": 2}, {"mb": 2, "out": 1}, {"mb": 0}, {"mb": 1})
-    with pytest.raises(UnsupportedError, match="SPY517: sumnonstick: own work slices of Tensor0"):
+    with pytest.raises(UnsupportedError, match="SPY517]: sumnonstick: own work slices of Tensor0"):
         link(engine(), [op], allocations_of(windows(op)))
 
 

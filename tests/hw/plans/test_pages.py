@@ -124,7 +124,9 @@ def test_a_fault_names_core_and_coordinate():
         engine().executor.run(linked(table_of_pages(128), picked))
     message = str(caught.value)
     assert "core 1, tensor Tensor0" in message
-    assert re.search(r"SPY412: identity: index 6 is out of bounds for .* size 6, at x 100", message)
+    assert re.search(
+        r"SPY412]: identity: index 6 is out of bounds for .* size 6, at x 100", message
+    )
     assert "found: 6" in message
 
 
@@ -288,7 +290,7 @@ def test_pages_of_half_a_stick():
 def test_a_table_of_each_core_is_refused():
     op = build_operation(table_of_pages(2))
     own = replace(op.inputs[0], per_core_in_hbm=True, component=Component.HBM)
-    with pytest.raises(UnsupportedError, match="SPY533: identity: indices into Tensor1"):
+    with pytest.raises(UnsupportedError, match="SPY533]: identity: indices into Tensor1"):
         link(
             engine(),
             [replace(op, inputs=(own,))],

@@ -46,7 +46,7 @@ USES: dict[str, Use] = {
 
 @pytest.mark.parametrize("name", USES)
 def test_copies_and_streams(cards: tuple[FlexDevice, FlexDevice], name: str):
-    with pytest.raises(LaunchError, match=r"SPY879: .* must be on Spyre device 0"):
+    with pytest.raises(LaunchError, match=r"SPY879]: .* must be on Spyre device 0"):
         USES[name](*cards, None)
     for card in cards:
         card.synchronize()
@@ -78,12 +78,12 @@ def test_loading_and_replaying(cards: tuple[FlexDevice, FlexDevice], tmp_path):
     first.synchronize()
     with first.default_stream.captured() as captured:
         first.default_stream.launch(plan, tensors)
-    with pytest.raises(LaunchError, match="SPY879: captured work"):
+    with pytest.raises(LaunchError, match="SPY879]: captured work"):
         second.default_stream.replay(captured)
     loaded = plan.program
     assert loaded is not None
     launch = Launch({k: tensor.resolved for k, tensor in enumerate(tensors)})
-    with pytest.raises(LaunchError, match="SPY879: kernel"):
+    with pytest.raises(LaunchError, match="SPY879]: kernel"):
         second.blocking.launch(loaded, launch)
     first.synchronize()
 
@@ -93,7 +93,7 @@ def test_a_kernel_is_loaded_by_a_stream_of_its_card(cards: tuple[FlexDevice, Fle
 
     directory = kernels.add(tmp_path / "add")
     compile_directory(directory)
-    with pytest.raises(LaunchError, match="SPY879: the stream"):
+    with pytest.raises(LaunchError, match="SPY879]: the stream"):
         prepare_kernel(directory, cards[0], cards[1].default_stream)
     tensors = [cards[0].to_device(ONES) for _ in range(3)]
     prepare_kernel(directory, cards[0]).bind(cards[0], tensors)

@@ -116,7 +116,7 @@ def test_error_surfaces_once_and_the_stream_is_finished(card, bundle, place):
     card.synchronize()
     assert (values(card, tensors[2]) == 2).all()
     assert (values(card, dropped) == 0).all()
-    with pytest.raises(StreamError, match=f"SPY870: stream {stream.stream_id} has failed"):
+    with pytest.raises(StreamError, match=f"SPY870]: stream {stream.stream_id} has failed"):
         stream.launch(plan, tensors)
     del dropped
     gc.collect()
@@ -169,12 +169,12 @@ def test_query_reports_the_error(card, bundle):
 def test_wrong_tensors_are_refused_at_once(card, bundle):
     plan = kernels.load(card, bundle)
     a = card.to_device(ONES)
-    with pytest.raises(LaunchError, match="SPY878: add takes 3 tensors"):
+    with pytest.raises(LaunchError, match="SPY878]: add takes 3 tensors"):
         card.default_stream.launch(plan, [a, a])
     with pytest.raises(LaunchError, match="SPY853"):
         card.default_stream.launch(plan, [a, card.empty((2, 64)), a])
     elsewhere = FlexDevice(Device(threads=1), 1).empty(kernels.STICK)
-    with pytest.raises(LaunchError, match="SPY879: argument 2 must be on Spyre device 0"):
+    with pytest.raises(LaunchError, match="SPY879]: argument 2 must be on Spyre device 0"):
         card.default_stream.launch(plan, [a, a, elsewhere])
     card.synchronize()
 
@@ -225,7 +225,7 @@ def test_failed_stream_fails_those_who_wait_for_it(card, bundle):
         event = bad.record_event()
         waiting.wait_event(event)
         waiting.launch(plan, tensors)
-    with pytest.raises(StreamError, match=r"SPY871: stream 2 waits .* failed"):
+    with pytest.raises(StreamError, match=r"SPY871]: stream 2 waits .* failed"):
         waiting.synchronize()
     for look in (event.query, event.synchronize, bad.synchronize):
         with pytest.raises(RuntimeError, match="Compute 0"):
@@ -404,7 +404,7 @@ def _wait_for_all(card):
 @pytest.mark.parametrize("wait", WAITS)
 def test_callbacks_that_wait_for_themselves(card, wait):
     card.default_stream.add_callback(lambda: WAITS[wait](card))
-    with pytest.raises(LaunchError, match="SPY874: a callback waits for work that waits for it"):
+    with pytest.raises(LaunchError, match="SPY874]: a callback waits for work that waits for it"):
         _wait_for_all(card)
 
 

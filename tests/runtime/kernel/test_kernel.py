@@ -98,17 +98,17 @@ def test_one_kernel_many_addresses(device: Device, tmp_path: Path) -> None:
 def test_missing_arguments_are_named(device: Device, tmp_path: Path) -> None:
     kernel = Kernel(_chain(tmp_path, True), device)
     tensors = {k: _tensor(device, f"t{k}") for k in range(3)}
-    with pytest.raises(LaunchError, match="SPY361: the kernel needs a pool"):
+    with pytest.raises(LaunchError, match="SPY361]: the kernel needs a pool"):
         kernel.launch(Launch(tensors))
     pool = PoolBuffer(device.allocate(NBYTES), NBYTES)
-    with pytest.raises(LaunchError, match="SPY363: the kernel needs argument 1"):
+    with pytest.raises(LaunchError, match="SPY363]: the kernel needs argument 1"):
         kernel.launch(Launch({0: tensors[0], 2: tensors[2]}, pool))
 
 
 def test_a_pool_that_is_too_small_is_a_fault(device: Device, tmp_path: Path) -> None:
     kernel = Kernel(_chain(tmp_path, True), device)
     tensors = {k: _tensor(device, f"t{k}") for k in range(3)}
-    with pytest.raises(DeviceFault, match="SPY411: add touches memory outside of its arguments"):
+    with pytest.raises(DeviceFault, match="SPY411]: add touches memory outside of its arguments"):
         kernel.launch(Launch(tensors, PoolBuffer(device.allocate(STICK), STICK)))
 
 
@@ -185,7 +185,7 @@ def test_a_loop_past_the_tensor_is_a_fault_before_anything_runs(
 def test_a_parameter_without_value_is_named(device: Device, tmp_path: Path) -> None:
     kernel = Kernel(_row_loop(tmp_path), device)
     x, y = _tensor(device, "x"), _tensor(device, "y")
-    with pytest.raises(LaunchError, match="SPY362: no value for parameter %rows"):
+    with pytest.raises(LaunchError, match="SPY362]: no value for parameter %rows"):
         kernel.launch(Launch({0: x, 1: y}))
 
 

@@ -129,7 +129,7 @@ def test_a_launch_that_cannot_be_linked_is_refused(device: Device, tmp_path: Pat
     rng = np.random.default_rng(2)
     good = rig.anywhere(rng)
     short = replace(good, arguments={k: t for k, t in good.arguments.items() if k != 1})
-    with pytest.raises(LaunchError, match="SPY363: the kernel needs argument 1"):
+    with pytest.raises(LaunchError, match="SPY363]: the kernel needs argument 1"):
         link_batch(kernel, [good, short])
 
 

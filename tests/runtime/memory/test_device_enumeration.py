@@ -110,7 +110,7 @@ def test_threads_begin_with_the_card_of_local_rank(monkeypatch):
         ("4", "LOCAL_RANK exceeds the highest device index"),
     ):
         monkeypatch.setenv("LOCAL_RANK", text)
-        with pytest.raises(LaunchError, match=f"(?s)SPY809: {message}.*0 to 3.*found: {text}"):
+        with pytest.raises(LaunchError, match=f"(?s)SPY809]: {message}.*0 to 3.*found: {text}"):
             first_device(4)
 
 

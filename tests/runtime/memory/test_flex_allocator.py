@@ -254,7 +254,7 @@ class TestDirectives:
         index = flex.allocate(5 * 128 - 7, interleave(6, 0, 3))
         chunks = flex.composite(index).chunks
         assert [(c.domain_id, c.size_bytes) for c in chunks] == [(6, 256), (0, 256), (3, 128)]
-        with pytest.raises(UnsupportedError, match="SPY808: Interleaved not supported yet"):
+        with pytest.raises(UnsupportedError, match="SPY808]: Interleaved not supported yet"):
             flex.resolve(index)
         flex.deallocate(index)
         assert flex.statistics().allocated_bytes.current == 0

@@ -69,7 +69,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
 
 def test_a_missing_argument(device: Device) -> None:
     tile = mm(8, 64, 64)
-    with pytest.raises(LaunchError, match="SPY363: the kernel needs argument 0"):
+    with pytest.raises(LaunchError, match="SPY363]: the kernel needs argument 0"):
         Tiler(Kernel(tile.bundle, device), tile.arguments).plan(Launch({}))
 
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_repeated_is_refused(what):
     x = on_card(2, 64)
     step = torch.spyre.SpyreGraph()
     with (
-        pytest.raises(UnsupportedError, match=r"SPY888: .*cannot be captured"),
+        pytest.raises(UnsupportedError, match=r"SPY888]: .*cannot be captured"),
         torch.spyre.graph(step),
     ):
         what(x)

@@ -334,6 +334,6 @@ def test_device_programs_are_refused_where_the_caller_names_them():
     x, y = single_inputs(["AB", "AB"])
     with (
         config.patch(coarse_tiling_groups_fn=everything),
-        pytest.raises(Exception, match=r"SPY976: operation buf1 \(cumsum\)"),
+        pytest.raises(Exception, match=r"SPY976]: operation buf1 \(cumsum\)"),
     ):
         compiled(running_sum, x, y)

@@ -144,5 +144,5 @@ LAYOUT_CASES = {
 @pytest.mark.parametrize(("kind", "function"), LAYOUT_CASES.values(), ids=LAYOUT_CASES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_layouts_are_refused(card, kind, function):
-    with pytest.raises(NotImplementedError, match=f"SPY906: spyre tensors are strided: {kind}"):
+    with pytest.raises(NotImplementedError, match=f"SPY906]: spyre tensors are strided: {kind}"):
         function(card)

@@ -115,7 +115,7 @@ def test_tables_are_not_divided():
 
 
 def test_tables_count_with_all_their_rows():
-    with pytest.raises(UnsupportedError, match=r"SPY980: .* argument 0 of identity"):
+    with pytest.raises(UnsupportedError, match=r"SPY980]: .* argument 0 of identity"):
         divide_op(gather(1 << 20, 64, 256))
 
 

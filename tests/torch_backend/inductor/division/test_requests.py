@@ -49,7 +49,7 @@ def test_hints_may_divide_one_reduced_dim():
     ],
 )
 def test_hints_that_cannot_be(hints, expected, found):
-    with pytest.raises(LaunchError, match="SPY982: a work division hint cannot divide") as caught:
+    with pytest.raises(LaunchError, match="SPY982]: a work division hint cannot divide") as caught:
         divide_op(matmul(512, 4096, 4096), hints=hints)
     assert caught.value.finding.expected.startswith(expected)
     assert caught.value.finding.found == found
