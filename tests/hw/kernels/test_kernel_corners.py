@@ -384,7 +384,8 @@ def test_index_out_of_range(bad: int, threads: int):
     where = f"0_identity, execute 0, core 0, tensor Tensor0, address {region(1) + 16:#x}"
     assert str(caught.value) == (
         f"error[SPY412]: identity: index {bad} is out of bounds for dimension mb with size 5, "
-        f"at mb 4\n --> test:6:1\n ::: {where}\n  = expected: 0 to 4\n  = found: {bad}"
+        'at mb 4\n --> test:6:1\n6 | sdscbundle.sdsc_execute () {sdsc_filename="sdsc_0.json"}\n'
+        f"  | ^^^^^^^^^^^^^^^^^^^^^^^\n ::: {where}\n  = expected: 0 to 4\n  = found: {bad}"
     )
     device.memory.write(region(1) + 16, np.array([4], np.int32).view(np.uint8))
     device.executor.run(linked)

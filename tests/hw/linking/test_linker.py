@@ -55,6 +55,11 @@ def read(address: int) -> np.ndarray:
 
 # --- out of bounds ----------------------------------------------------------------------------
 
+EXCERPT = """\
+6 | sdscbundle.sdsc_execute () {sdsc_filename="sdsc_0.json"}
+  | ^^^^^^^^^^^^^^^^^^^^^^^
+"""
+
 
 @pytest.mark.parametrize("operand", [0, 1, 2])
 @pytest.mark.parametrize("cut", [1, 128, BYTES])
@@ -73,7 +78,7 @@ def test_an_allocation_too_short(operand: int, cut: int):
             for k in range(3)
         )
     assert str(caught.value) == (
-        "error[SPY411]: add touches memory outside of its arguments\n --> test:6:1\n"
+        f"error[SPY411]: add touches memory outside of its arguments\n --> test:6:1\n{EXCERPT}"
         f" ::: 0_add, execute 0, core {core}, tensor Tensor{operand}, address {at:#x}\n"
         f"  = expected: one of: {near}\n"
         f"  = found: bytes {low:#x}..{high:#x} ({BYTES} bytes) over all cores; "
@@ -138,7 +143,7 @@ def test_leaving_the_scratchpad(start: int):
         link(engine(), [moved], [])
     size = BYTES // 4
     assert str(caught.value) == (
-        "error[SPY410]: add leaves the scratchpad of its core\n --> test:6:1\n"
+        f"error[SPY410]: add leaves the scratchpad of its core\n --> test:6:1\n{EXCERPT}"
         f" ::: 0_add, execute 0, core 2, tensor Tensor2, address {start:#x}\n"
         f"  = expected: bytes 0 to {LX_BYTES}\n"
         f"  = found: bytes {start} to {start + size}"
