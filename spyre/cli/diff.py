@@ -22,7 +22,7 @@ MAX_STEPS = 4
 
 @dataclass(frozen=True)
 class ExecuteForm:
-    """An execute as it is compared: ``fields`` by name."""
+    """The properties of an execute that a comparison looks at; ``fields``: by name."""
 
     number: int
     sdsc: str

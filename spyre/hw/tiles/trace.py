@@ -149,7 +149,7 @@ class Tracer:
     def run_body(
         self, body: Sequence[TileOp], level: Level, names: Mapping[str, Value] | None = None
     ) -> list[Value]:
-        """Trace the operations of a block, ``names`` its arguments; what it yields."""
+        """Trace a block, whose arguments are ``names``; returns the values that it yields."""
         self.scopes.append(dict(names or {}))
         for op in body:
             self.sequence += 1

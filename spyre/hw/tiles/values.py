@@ -238,7 +238,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A memory view. ``sizes``: of all parts together; ``is_clipped``: what is outside is 0."""
+    """A memory view. ``sizes``: of all parts together; ``is_clipped``: elements outside are 0."""
 
     element: str
     parts: tuple[Part, ...]

@@ -1,4 +1,4 @@
-"""What the checker looks at operation by operation: one function per rule of the table.
+"""Rules that the checker applies to each operation: one function per rule of the table.
 
 A rule yields a fault for everything that contradicts the operation's meaning, once its operands
 have the types that are written. Shapes are static here: ``?`` stays open until a launch.
@@ -88,7 +88,7 @@ class Context:
 
 
 def grid_of(function: TileFunction) -> tuple[tuple[int, ...], list[Fault[int]]]:
-    """The extents of the grid, and what is wrong with them (SPY188)."""
+    """Return the extents of the grid, and the faults found in them (SPY188)."""
     entry = next((e for e in function.attributes if e.key == "grid"), None)
     if entry is None:
         return (1,), []

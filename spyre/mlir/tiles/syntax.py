@@ -148,7 +148,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """A number as it is written, with its type if that is written too."""
+    """The text of a number in the source, with its type if the source names one."""
 
     text: str
     type: Type | None = None
@@ -327,7 +327,7 @@ class TileModule(SyntaxNode):
         return None if self.source is None else self.source.locate(position)
 
     def resolved(self, value: AttributeValue) -> AttributeValue:
-        """``value``, or what the alias stands for; None for one that is not defined."""
+        """Return ``value``, or the value of an alias; None for an alias that is not defined."""
         if not isinstance(value, Alias):
             return value
         return next((a.value for a in self.aliases if a.name == value.name), None)

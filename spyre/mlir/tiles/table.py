@@ -2,7 +2,7 @@
 
 A row's ``form`` is how the operation is written (:mod:`.forms`). The type of the value in field
 ``a`` is the type in field ``!a``, and ``!T`` where there is none; a list of values has its types in
-``!types`` or one type for all. ``result`` says what the results are: ``bool`` booleans of the
+``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the
 shape of ``!T``, ``element`` an element of the value, ``last`` the last of ``!types``, ``constant``
 what is written or a boolean, any other word the types of that field.
 ``kinds``: types that the first operand (and so its kin) may have. ``rule``: what else the checker

@@ -113,7 +113,7 @@ def require_bundle(program: LoweredProgram, feature: str) -> LoweredBundle:
 
 
 def digest_of(program: LoweredProgram) -> str:
-    """What identifies a program on a card: its files, or what it executes."""
+    """Return the digest of a program on a card: of its files, or of its executes."""
     if isinstance(program, CompiledBundle):
         return program.digest
     if isinstance(program.program, LoopProgram):

@@ -267,7 +267,7 @@ def splits_text(splits: Mapping[str, int] | Iterable[tuple[str, int]]) -> str:
 
 
 def product_of(iteration: Iteration) -> tuple[OperationCounts, dict[str, list[int]]]:
-    """The counts of a matmul as it is divided, with its operands in HBM, and its dims by role."""
+    """Return the counts of a divided matmul with operands in HBM, and its dims by role."""
     op, rank = iteration.op, range(len(iteration.dims))
     held = [[k for k in rank if tensor.has(k)] for tensor in (*op.inputs[:2], op.output)]
     roles = product_dims(rank, *held)

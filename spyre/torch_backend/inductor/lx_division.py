@@ -109,8 +109,8 @@ def _users(ops: Sequence[KernelOp]) -> dict[str, set[int]]:
 
 
 def _forms(op: KernelOp, division: WorkDivision) -> Iterator[KernelOp]:
-    """The operation as it is divided, then in other divisions, the fastest first; none where hints
-    divide it.
+    """Yield the operation in its present division, then in others, the fastest first. An operation
+    that a user's hints divide has no others.
 
     Of a product, all candidates, with its dims numbered forwards and backwards; of a pointwise
     operation, all divisions over as many cores, which take the same time.
