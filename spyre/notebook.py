@@ -62,6 +62,11 @@ def profile_html(profile: Any) -> str:
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
+def block_html(block: Any) -> str:
+    """Return the profiles of the cards that a block of ``torch.spyre.profile`` used."""
+    return "".join(map(profile_html, block.cards.values()))
+
+
 def finding_html(finding: Any) -> str:
     """Return a finding as the command line prints it."""
     from spyre.runtime.drawing import tag
@@ -103,6 +108,7 @@ SHOWN: dict[tuple[str, str], Callable[[Any], str]] = {
     ("spyre.mlir.bundle", "Bundle"): bundle_html,
     ("spyre.runtime.run.session", "RunResult"): result_html,
     ("spyre.runtime.profile.profile", "Profile"): profile_html,
+    ("spyre.torch_backend.observe.profile", "profile"): block_html,
     ("spyre.errors", "Finding"): finding_html,
     ("spyre.runtime.memory.allocator", "SpyreTensor"): tensor_html,
     ("spyre.layout.tensor_layout", "SpyreTensorLayout"): layout_html,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module, reload
 from pathlib import Path
@@ -81,3 +82,14 @@ def test_import_registers_where_ipython_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     reload(spyre)
     assert registered == list(notebook.SHOWN)
+
+
+@pytest.mark.parametrize("notebook_file", sorted((SOFTMAX.parent / "notebooks").glob("*.ipynb")))
+def test_the_notebooks_run(notebook_file, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads(notebook_file.read_text())["cells"]
+    names: dict[str, object] = {"__name__": "notebook"}
+    for cell in cells:
+        assert not cell.get("outputs"), "a notebook is kept without outputs"
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
