@@ -19,6 +19,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import nn
@@ -334,14 +335,18 @@ def first_failure(step: Step) -> Failure | None:
 
 
 def spread_of(step: Step, exact: Values) -> dict[str, Tensor]:
-    """Return how far small changes move each element of the float64 reference, at most."""
+    """Return how far small changes move each element on the CPU from its exact value, at most.
+
+    In the step's dtype too: where terms cancel, its roundings are all that is left, and they cancel
+    as well for the numbers of the step.
+    """
     spread: dict[str, Tensor] = {}
-    for seed in range(16):
-        changed = run(step, "cpu", torch.float64, noise=seed)
+    for seed, dtype in product(range(16), (torch.float64, step.dtype)):
+        changed = run(step, "cpu", dtype, noise=seed)
         for name, value in exact.items():
             other = changed[name]
             if value is not None and other is not None and value.is_floating_point():
-                moved = (other - value).abs()
+                moved = (other.double() - value).abs().nan_to_num()
                 spread[name] = torch.maximum(spread.get(name, moved), moved)
     return spread
 

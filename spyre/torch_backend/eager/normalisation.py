@@ -60,9 +60,9 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, V
     *weights, kinds, count, eps, dtype = args
     rank = len(x.sizes)
     x = builder.convert(x, "float32")
-    mean, variance = _statistics(builder, x, tuple(range(rank - count, rank)))
+    mean, centred, variance = _statistics(builder, x, tuple(range(rank - count, rank)))
     factors = {kind: builder.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
-    result, scale = _normalised(builder, x, mean, variance, factors, eps)
+    result, scale = _normalised(builder, *centred, variance, factors, eps)
     result, mean, scale = (builder.convert(value, dtype) for value in (result, mean, scale))
     return result, mean, scale
 
@@ -74,23 +74,30 @@ def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     *weights, kinds, shape, eps, dtype = args
     rows, groups, width, _ = shape
     sizes, x = x.sizes, builder.convert(x, "float32").reshaped(shape)
-    mean, variance = _statistics(builder, x, (2, 3))
+    mean, centred, variance = _statistics(builder, x, (2, 3))
     factors = {
         kind: builder.convert(w, "float32").reshaped((1, groups, width, 1))
         for kind, w in zip(kinds, weights, strict=True)
     }
-    result, scale = _normalised(builder, x, mean, variance, factors, eps)
+    result, scale = _normalised(builder, *centred, variance, factors, eps)
     per_group = (v.reshaped((rows, groups)) for v in (mean, scale))
     return tuple(builder.convert(v, dtype) for v in (result.reshaped(sizes), *per_group))
 
 
-def _statistics(builder: Lowering, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-    """Mean and variance of x, which is float32: squares of 16-bit floats would leave their range.
-    The variance is that of x - mean, not E[x²] - E[x]², which cancels.
+def _statistics(
+    builder: Lowering, x: Value, dims: Sequence[int]
+) -> tuple[Value, tuple[Value, Value], Value]:
+    """Mean, x - mean with its own mean, and variance of x, which is float32: squares of 16-bit
+    floats would leave their range. The variance is that of x - mean, not E[x²] - E[x]², which
+    cancels. Where all elements are equal, 1/√eps would magnify the rounding of the mean, which is
+    the mean of x - mean.
     """
     mean = builder.mean(x, dims)
     centred = builder.pointwise("sub", x, mean)
-    return mean, builder.mean(builder.pointwise("mul", centred, centred), dims)
+    rest = builder.mean(centred, dims)
+    squares = builder.mean(builder.pointwise("mul", centred, centred), dims)
+    variance = builder.pointwise("sub", squares, builder.pointwise("mul", rest, rest))
+    return builder.pointwise("add", mean, rest), (centred, rest), variance
 
 
 def _normalised(
@@ -148,8 +155,11 @@ def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
         for kind, v in zip(kinds, values, strict=True)
     }
     own = "mean" not in given
-    mean, variance = _statistics(builder, x, dims) if own else (given["mean"], given["variance"])
-    result, scale = _normalised(builder, x, mean, variance, given, eps)
+    if own:
+        mean, centred, variance = _statistics(builder, x, dims)
+    else:
+        centred, variance = (x, given["mean"]), given["variance"]
+    result, scale = _normalised(builder, *centred, variance, given, eps)
     result = builder.convert(result, dtype)
     if not own:
         return (result,)

@@ -303,8 +303,9 @@ class Lowering(DerivedOperations[Value]):
         return self.copy(left) if len(left.view.dims[-1]) > 1 else left
 
     def unpadded_right(self, right: Value, rank: int) -> Value:
-        """``right[.., K, N]`` of ``rank`` dims with N along the lanes."""
-        return self.with_lane(self._held_matrix(_aligned(right, rank)), rank - 1)
+        """``right[.., K, N]`` of ``rank`` dims with N along the lanes, K in steps of one pitch."""
+        right = self.with_lane(self._held_matrix(_aligned(right, rank)), rank - 1)
+        return self.copy(right) if len(right.view.dims[-2]) > 1 else right
 
     def packed_product(self, left: Value, right: Value) -> Value:
         """``left[M, K] · right[N, K]ᵀ`` of 8-bit floats with sticks along K, in DL16.

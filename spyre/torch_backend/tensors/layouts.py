@@ -8,6 +8,7 @@ Every tensor on a card has the `SpyreTensorLayout` of its storage; views have th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,13 +97,13 @@ def is_factor(weight: torch.Tensor) -> bool:
 def factor_layout(size: Ints, stride: Ints, dtype: torch.dtype) -> SpyreTensorLayout | None:
     """Return the layout in which the matrix units read a weight, of a convolution [outputs,
     channels, *window] or of a linear map [outputs, channels]: sticks along the outputs, rows of
-    window and channels. None unless the weight is a contiguous 16-bit float, and for matrices with
-    fewer outputs than a stick has lanes.
+    window and channels. None unless the weight is a contiguous 16-bit float of several elements,
+    and for matrices with fewer outputs than a stick has lanes.
 
     In the default layout sticks run along the channels, or along a row of the window, which leaves
     most lanes empty, and every product has to transpose them first.
     """
-    if dtype not in HALVES or 0 in size or stride != contiguous_strides(size):
+    if dtype not in HALVES or prod(size) < 2 or stride != contiguous_strides(size):
         return None
     default = SpyreTensorLayout.from_host(size, name_of(dtype))
     lanes = default.elements_per_stick

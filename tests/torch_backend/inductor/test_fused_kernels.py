@@ -143,3 +143,18 @@ def test_a_product_over_heads_reads_a_copy_of_whole_sticks():
     torch.testing.assert_close(form(*on_card).cpu().float(), want, atol=0.01, rtol=0.02)
     # one element per stick would take 64 times the memory of the last product's factors
     assert counts.hbm_bytes < 8 * sum(t.nbytes for t in halves)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("sizes", [(3, 32, 2, 31), (3, 4, 5, 7), (2, 3, 8, 2, 40)])
+def test_a_right_factor_whose_rows_have_several_pitches(sizes, is_compiled):
+    """The gradient of a linear map's weight over an input of many dims."""
+
+    def gradient(grad, x):
+        return grad.flatten(0, -2).t() @ x.flatten(0, -2)
+
+    torch.manual_seed(0)
+    given = [torch.randn(*sizes[:-1], n).half() for n in (63, sizes[-1])]
+    run = torch.compile(gradient) if is_compiled else gradient
+    found = run(*(t.to("spyre") for t in given)).cpu().float()
+    torch.testing.assert_close(found, gradient(*(t.float() for t in given)), atol=0.2, rtol=0.02)

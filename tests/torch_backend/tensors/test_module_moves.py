@@ -277,3 +277,11 @@ def test_a_tied_embedding_keeps_the_layout_it_is_read_in():
     model.to("spyre", torch.float16)
     assert model[1].weight is model[0].weight
     assert model[1].weight.device_tensor_layout().device_size == (2, 100, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d])
+def test_a_convolution_of_one_element_moves(kind, dtype):
+    module = kind(1, 1, 1, dtype=dtype)
+    nn.init.constant_(module.weight, 0.5)
+    assert module.to("spyre").weight.cpu().flatten().tolist() == [0.5]

@@ -1,0 +1,41 @@
+"""Rows of equal elements are normalised to zero, however the sum of their mean is rounded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+NORMS = {
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "group_norm": lambda x: F.group_norm(x.unsqueeze(0), len(x)),
+    "batch_norm": lambda x: F.batch_norm(x.mT.contiguous(), None, None, training=True),
+    "instance_norm": lambda x: F.instance_norm(x.unsqueeze(0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("count", [3, 63, 100])
+@pytest.mark.parametrize("name", NORMS)
+def test_equal_elements_become_zero(name, count, dtype):
+    torch.manual_seed(0)
+    rows = (torch.randn(16, 1) * 10).expand(16, count).contiguous().to(dtype)
+    assert float(NORMS[name](rows.to("spyre")).cpu().abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "batch_norm"])
+def test_a_large_mean_costs_no_accuracy(name):
+    torch.manual_seed(0)
+    rows = torch.randn(16, 100) * 3 + 50
+    exact = NORMS[name](rows.double())
+    found = NORMS[name](rows.to("spyre")).cpu()
+    assert float((found - exact).abs().max()) < 2e-6
+
+
+def test_gradients_of_equal_elements():
+    rows = torch.full((4, 63), 0.1, requires_grad=True)
+    on_card = rows.detach().to("spyre").requires_grad_()
+    factor = torch.arange(63.0)
+    (F.layer_norm(rows, (63,)) * factor).sum().backward()
+    (F.layer_norm(on_card, (63,)) * factor.to("spyre")).sum().backward()
+    torch.testing.assert_close(on_card.grad.cpu(), rows.grad, rtol=1e-5, atol=1e-2)
