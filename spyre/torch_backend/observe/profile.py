@@ -26,8 +26,13 @@ from spyre.runtime.profile import (
 )
 from spyre.runtime.trace import check_trace_file
 from spyre.torch_backend.fallback import fallback_seconds, fallbacks
-from spyre.torch_backend.observe.ranks import write_trace_of_ranks
-from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recorded, time_axis
+from spyre.torch_backend.observe.watch import (
+    FIRST_PROCESS,
+    CardObserver,
+    recorded,
+    time_axis,
+    write_trace_of_ranks,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
