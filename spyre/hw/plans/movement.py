@@ -29,7 +29,7 @@ from spyre.hw.plans.context import (
     outer_count,
     walk_axes,
 )
-from spyre.hw.plans.elementwise import check_sticks
+from spyre.hw.plans.vector_units import check_sticks
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
 from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 
