@@ -246,6 +246,7 @@ def _leaving(group: TiledExecutes, walk: MemoryWalk, tile: Tile) -> Iterator[Fin
         return
     row = int(np.argmax(left))
     traced, instance = group.execution(row)
+    dims = ", ".join(f"{d.dim} {d.steps:,} steps of {d.pitch_bytes:,} bytes" for d in tile.dims)
     yield Finding(
         "SPY705",
         Severity.WARNING,
@@ -253,7 +254,7 @@ def _leaving(group: TiledExecutes, walk: MemoryWalk, tile: Tile) -> Iterator[Fin
         f"{int(starts[row]):,} of {tile.memory.name} and passes the end of a dim of its layout",
         _location(traced, walk, instance),
         layout_text(tile.memory.name, tile.memory.layout_dims),
-        f"{_tile_text(tile)}; {int(left.sum()):,} of {len(left):,} tiles",
+        f"the tile walks {dims}; {int(left.sum()):,} of {len(left):,} tiles",
     )
 
 
@@ -389,11 +390,6 @@ def _slice_text(op: Operation, position: int) -> str:
     slices = op.core_slices[position]
     shown = [f"slice {slices.get(d, 0)} of {n} along {d}" for d, n in op.slices.items() if n > 1]
     return ", ".join(shown) or "the only slice"
-
-
-def _tile_text(tile: Tile) -> str:
-    dims = ", ".join(f"{d.dim} {d.steps:,} steps of {d.pitch_bytes:,} bytes" for d in tile.dims)
-    return f"the tile walks {dims}"
 
 
 def _listed(starts: Int64Array) -> str:

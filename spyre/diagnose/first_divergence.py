@@ -40,7 +40,7 @@ from spyre.diagnose.tiles import (
     read_tile,
     tile_layouts,
 )
-from spyre.errors import DeviceLocation, Finding, Severity, SourceLocation
+from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.device import Device
 from spyre.mlir.operation import RESTICKIFY, Component, Origin
 from spyre.runtime.arguments import HostTensor
@@ -493,8 +493,9 @@ class FirstDivergence:
             writer, index = min(known, key=lambda pair: (pair[0].tile, pair[0].execute or 0))
             last = writer.execute or 0
             verdict = self.verdicts[last]
+            source = verdict.written and verdict.written[0].statement.location
             location = DeviceLocation(
-                verdict.sdsc, last, writer.core, name, None, writer.tile, _source_of(verdict)
+                verdict.sdsc, last, writer.core, name, None, writer.tile, source
             )
             suspicion = _suspicion(self.executes, last)
         elif self.left_out:
@@ -565,10 +566,6 @@ def _comparable(tensor: HostTensor, expected: Array) -> Array | None:
 def _is_wrong(tensor: HostTensor, expected: Array) -> bool:
     found = _comparable(tensor, expected)
     return found is not None and bool(ReferenceValue("", expected).differs(found, expected).any())
-
-
-def _source_of(verdict: ExecuteVerdict) -> SourceLocation | None:
-    return None if verdict.written is None else verdict.written[0].statement.location
 
 
 def _named(known: Sequence[ReferenceValue], name: str | None) -> list[ReferenceValue]:

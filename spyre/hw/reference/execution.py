@@ -1,4 +1,4 @@
-"""What the reference reads and writes: elements of one execute's operands, as codes and as numbers.
+"""Reads and writes of the reference: elements of one execute's operands, as codes and as numbers.
 
 Operands are numbered as in ``Operation.tensors`` (inputs, index tensors, outputs), cores by their
 position in ``Operation.cores``. Memory is anything that gives views of byte ranges. The addresses

@@ -1,4 +1,4 @@
-"""What the cores of one execute do, per family of operations: read, compute, round once, write.
+"""The work of the cores of one execute, per family of operations: read, compute, round, write.
 
 Cores take their turn in order. Where several cores hold parts of one reduced dim, their float32
 partial results are combined in the order of their work slices and written once (SDSC reference
@@ -127,7 +127,7 @@ def _moments(op: Operation, spec: OpDefinition, sums: Sequence[Array]) -> list[A
 
 
 def _ended(op: Operation, spec: OpDefinition, total: Array) -> Array:
-    """What becomes of a total: the scale of `mean`, the scales of quantscale* (our readings)."""
+    """The result of a total: with the scale of `mean`, the scales of quantscale* (our readings)."""
     if spec.name == "quantscalepertoken":
         return total * np.float32(1.0 / spec_choices.TOKEN_MAXIMUM)
     if spec.name == "quantscalepertokenfp8":

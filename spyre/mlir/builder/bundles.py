@@ -71,7 +71,7 @@ from spyre.mlir.text import (
 )
 
 if TYPE_CHECKING:
-    from spyre.mlir.bundle import Bundle
+    pass
 
 
 POOL = "pool"
@@ -330,8 +330,6 @@ class BuiltBundle:
     @cached_property
     def module(self) -> Module:
         """bundle.mlir as a syntax tree."""
-        from spyre.mlir.builder.bundles import emit_module
-
         return emit_module(self.steps, self.buffers, self.sizes)
 
     @cached_property
@@ -350,15 +348,11 @@ class BuiltBundle:
         }
         return replace(self, built=built)
 
-    def to_bundle(self) -> Bundle:
-        """What reading the directory would give, if it were written."""
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """All findings on the files, as if they were written; errors as of `Bundle.check`."""
         from spyre.mlir.bundle import Bundle
 
-        return Bundle(self.directory, self.module, self.sdscs)
-
-    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
-        """All findings on the files; errors as of `Bundle.check`."""
-        return self.to_bundle().check(raise_on_error)
+        return Bundle(self.directory, self.module, self.sdscs).check(raise_on_error)
 
 
 # --- the program ------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ class Operation:
 
     @cached_property
     def footprints(self) -> dict[int, tuple[Tensor, Footprint]]:
-        """What `footprint` has computed, by tensor index; a tensor of that index may be another."""
+        """Results of `footprint` by tensor index; a tensor of that index may be another."""
         return {}
 
     @cached_property
@@ -409,7 +409,7 @@ def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class IndexStep:
-    """What one step of an index moves in a value tensor: ``page`` elements of ``dim`` (§6.4).
+    """The move of a value tensor by one step of an index: ``page`` elements of ``dim`` (§6.4).
 
     ``inside``: the iteration runs within the page along ``dim``; otherwise the index takes the
     place of the dim's coordinate.
