@@ -30,6 +30,7 @@ TILES = 1000
 PAIRS = 15
 _PLAN = """
 import sys, time
+import numpy  # as every process that runs a plan
 from spyre.runtime.program.plan_cache import load_compiled
 begin = time.perf_counter_ns()
 load_compiled(sys.argv[1])

@@ -8,7 +8,14 @@ run on a card.
 Every name is imported on first use: ``import spyre`` loads neither numpy nor numba.
 """
 
+import sys
+
 import lazy_loader
 
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+    from spyre.notebook import register
+
+    register(shell)

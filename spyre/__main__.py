@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "warm": ("compile kernels before they are needed", "spyre.cli.run:command"),
     "cache": ("list the caches on disk; empty them", "spyre.cli.run:cache"),
     "doctor": ("whether this installation works", "spyre.cli.doctor:doctor"),
+    "example": ("copy an example, or list all of them", "spyre.cli.example:example"),
+    "completion": ("print a completion script for a shell", "spyre.cli.completion:completion"),
     "frontend": ("set torch-spyre up on the simulator", "spyre.frontend.__main__:main"),
 }
 """Help, and where it is: a function of arguments and of the program's name to the exit code."""
@@ -65,7 +67,7 @@ def _answer(word: str) -> int:
 
 
 def _help() -> str:
-    rows = "\n".join(f"  {name:<10}{text}" for name, (text, _) in COMMANDS.items())
+    rows = "\n".join(f"  {name:<12}{text}" for name, (text, _) in COMMANDS.items())
     return (
         f"usage: spyre COMMAND ...\n\n{spyre.__doc__.splitlines()[0]}\n\ncommands:\n{rows}\n\n"
         "spyre COMMAND --help lists options. Exit codes: 0 all right; 1 wrong numbers\n"

@@ -33,7 +33,7 @@ def writable_directory(name: str) -> Path | None:
         directory = config.cache_directory() / name
         make_directories(directory)
         # Links are followed once: who may change one cannot exchange the directory later.
-        directory = directory.resolve()
+        directory = Path(os.path.realpath(directory))
         require_trusted(directory)
         if os.access(directory, os.W_OK | os.X_OK):
             return directory

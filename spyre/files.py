@@ -21,7 +21,7 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
 
     A pipe would be waited for, and a device may have no end.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
+    if not os.path.isfile(path) and os.path.exists(path):
         raise OSError(errno.EINVAL, "no regular file", os.fspath(path))
     try:
         with open(path, "rb") as file:
@@ -43,7 +43,8 @@ def other_writer(path: str | os.PathLike[str]) -> str:
     trusted = {0, os.geteuid(), os.stat(__file__).st_uid}
     real = os.path.realpath(path, strict=True)
     mode = stat.S_IXOTH
-    for name in (*map(str, reversed(Path(real).parents)), real):
+    for end in (*(at or 1 for at, letter in enumerate(real) if letter == "/"), len(real)):
+        name = real[:end]
         is_closed = not mode & (stat.S_IXGRP | stat.S_IXOTH)
         status = os.stat(name)
         mode = status.st_mode
@@ -57,9 +58,9 @@ def other_writer(path: str | os.PathLike[str]) -> str:
 
 def make_directories(path: Path) -> None:
     """Make a directory and those above it, if missing, such that only this user may enter them."""
-    for each in reversed((path, *path.parents)):
-        if not each.exists():
-            each.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    if not path.exists():
+        make_directories(path.parent)
+        path.mkdir(mode=stat.S_IRWXU, exist_ok=True)
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from qa.mutations import mutate
-from spyre.cli.diagnose import explain_operation
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import BundleContents, load_bundle, write_bundle
+from spyre.mlir.explain import explain_operation
 from spyre.runtime.run.session import RunOptions, Session
 from tests.mlir.sample_bundles import SAMPLES
 

@@ -3,7 +3,8 @@
 Every seed is one program, run eagerly, compiled, and compiled with dynamic sizes, on a card of DL16
 or of IEEE halves by turns. A failing program is shrunk and printed as a function. Programs with an
 unsupported feature, and programs that torch cannot trace for the CPU either, are counted
-separately. With `--kind training` a seed is a training step: layers, a loss and hooks.
+separately. With `--kind training` a seed is a training step: layers, a loss and hooks; unstable
+steps (:mod:`.training`) are counted separately too.
 """
 
 from __future__ import annotations

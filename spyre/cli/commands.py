@@ -7,7 +7,7 @@ through :mod:`.text_report`, :mod:`.json_report` and :mod:`.recorder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +25,7 @@ from spyre.cli.options import (
     ExecuteOptions,
     Options,
     WarmOptions,
+    option_names,
 )
 from spyre.cli.recorder import Recorder, check_machine
 from spyre.cli.text_report import ProgressBar
@@ -304,7 +305,7 @@ def _profile_of(options: CompareOptions, path: str) -> dict[str, Any]:
         from spyre.runtime.profile import read_kept_run
 
         return read_kept_run(Path(path))
-    names = {f.name for f in fields(options)} & {f.name for f in fields(ExecuteOptions)}
+    names = set(option_names(CompareOptions)).intersection(option_names(ExecuteOptions))
     shared = {name: getattr(options, name) for name in names - {"path"}}
     chosen = ExecuteOptions(path=path, profile=True, **shared)
     recorder = Recorder(chosen)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
@@ -29,12 +29,10 @@ _NOT_REPLAYED = frozenset(
 
 def replayed_options(options: ExecuteOptions) -> dict[str, Any]:
     """The options that a replay has to use, if they are not the default."""
-    chosen = {f.name: getattr(options, f.name) for f in fields(options)}
-    defaults = ExecuteOptions()
     return {
         name: value
-        for name, value in chosen.items()
-        if name not in _NOT_REPLAYED and value != getattr(defaults, name)
+        for name, value in vars(options).items()
+        if name not in _NOT_REPLAYED and value != getattr(ExecuteOptions, name)
     }
 
 
@@ -45,11 +43,14 @@ def with_recorded(
 
     LaunchError SPY371 for an option that this version does not have.
     """
-    try:
-        values = msgspec.convert({"path": "", **recorded}, ExecuteOptions)
-        problem = ", ".join(sorted(set(recorded) - {f.name for f in fields(options)}))
-    except msgspec.ValidationError as error:
-        problem = str(error)
+    kinds = get_type_hints(ExecuteOptions)
+    problem = ", ".join(sorted(recorded.keys() - kinds.keys()))
+    values = {}
+    for name, value in recorded.items() if not problem else ():
+        try:
+            values[name] = msgspec.convert(value, kinds[name])
+        except msgspec.ValidationError as error:
+            problem = f"{error} - at `$.{name}`"
     if problem:
         raise LaunchError(
             "SPY371",
@@ -58,8 +59,7 @@ def with_recorded(
             found=problem,
         )
     on_command_line = replayed_options(options)
-    taken = {name: getattr(values, name) for name in recorded if name not in on_command_line}
-    return replace(options, **taken)
+    return options.replaced(**(values | on_command_line))
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Dump:
 
 def _with_options(case: Case, options: ExecuteOptions, device: Device) -> Case:
     """The case with the options that a replay is to use."""
-    recorded = replayed_options(replace(options, numerics=str(device.numerics)))
+    recorded = replayed_options(options.replaced(numerics=str(device.numerics)))
     return replace(case, spec=msgspec.structs.replace(case.spec, run=recorded))
 
 

@@ -13,9 +13,8 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import spyre
 
@@ -33,8 +32,33 @@ examples:
 # --- options ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
-class Options:
+class CommandOptions:
+    """Options of one command: the annotated names of the class with their defaults, unchangeable.
+
+    No dataclass: those compile methods for each class at every start.
+    """
+
+    def __init__(self, path: str | None = None, **values: Any) -> None:
+        if path is not None:
+            values["path"] = path
+        if unknown := values.keys() - set(option_names(type(self))):
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        vars(self).update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"cannot assign to option {name!r}")
+
+    def replaced(self, **values: Any) -> Self:
+        """Return these options with other values."""
+        return type(self)(**(vars(self) | values))
+
+
+def option_names(kind: type[CommandOptions]) -> list[str]:
+    """Return the names of the options of a command."""
+    return [name for base in kind.__mro__[-2::-1] for name in base.__annotations__]
+
+
+class Options(CommandOptions):
     """Options of all commands that read a bundle or case; fields are named like the flags.
 
     ``path``: "" if the command allows to leave it out. ``strides``: host strides in elements by
@@ -53,14 +77,7 @@ class Options:
     quiet: bool = False
     verbose: bool = False
 
-    # One for all commands: dataclasses compile an __init__ per class, 3 ms of every start.
-    def __init__(self, path: str = "", **values: Any) -> None:
-        if unknown := values.keys() - self.__dataclass_fields__.keys():
-            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
-        self.__dict__.update(values, path=path)
 
-
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class DiagnoseOptions(Options):
     """Options of ``check`` and ``explain``.
 
@@ -78,7 +95,6 @@ class DiagnoseOptions(Options):
     baseline: str | None = None
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class DeviceOptions(Options):
     """Options of commands that make a device."""
 
@@ -88,7 +104,6 @@ class DeviceOptions(Options):
     core_order: str | None = None
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class WarmOptions(DeviceOptions):
     """Options of ``warm``. ``sanitize``: names of checks, "" for all."""
 
@@ -96,7 +111,6 @@ class WarmOptions(DeviceOptions):
     warm: bool = True
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ComparisonOptions(DeviceOptions):
     """Options of commands that compare outputs with expected ones."""
 
@@ -106,14 +120,12 @@ class ComparisonOptions(DeviceOptions):
     exact: bool = False
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class NumericsOptions(ComparisonOptions):
     """Options of the comparison of two number modes, ``numerics`` and ``against``."""
 
     against: str = ""
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class CompareOptions(DeviceOptions):
     """Options of the comparison of two profiles."""
 
@@ -123,7 +135,6 @@ class CompareOptions(DeviceOptions):
     overlap: str = "overlapped"
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ExecuteOptions(ComparisonOptions):
     """Options of ``run`` and ``profile``.
 
@@ -156,7 +167,6 @@ class ExecuteOptions(ComparisonOptions):
         return self.profile or any(file is not None for file in files)
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
 class EstimateOptions(Options):
     """Options of ``estimate``. ``fit``: measured rows, ``output``: the machine file to write;
     ``model`` and the options behind it: as of `estimate_model`, None if not given.
@@ -174,17 +184,14 @@ class EstimateOptions(Options):
     lx_fraction: float | None = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ClearCacheOptions:
+class ClearCacheOptions(CommandOptions):
     """Options of ``--clear-cache``."""
 
     clear_cache: bool = True
     quiet: bool = False
 
 
-AnyOptions = Options | ClearCacheOptions
-
-_BY_FLAG: dict[str, type[AnyOptions]] = {
+_BY_FLAG: dict[str, type[CommandOptions]] = {
     "clear_cache": ClearCacheOptions,
     "check": DiagnoseOptions,
     "explain": DiagnoseOptions,
@@ -241,7 +248,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def parse_spyre_run(
     arguments: Sequence[str] | None = None, program: str = "spyre-run"
-) -> AnyOptions:
+) -> CommandOptions:
     """Parse a command line of ``spyre-run`` (default: the process's).
 
     SystemExit 2 with usage for a wrong one, such as an option that the chosen command lacks.
@@ -252,7 +259,7 @@ def parse_spyre_run(
     flag = next((name for name in _BY_FLAG if name in given), "")
     kind = _BY_FLAG.get(flag, ExecuteOptions)
     _check_needs(parser, given)
-    unknown = sorted(_flag(name) for name in given - {field.name for field in fields(kind)})
+    unknown = sorted(_flag(name) for name in given.difference(option_names(kind)))
     if unknown:
         parser.error(f"{_flag(flag) if flag else program} does not take {', '.join(unknown)}")
     if not parsed.path and flag not in ("clear_cache", "compare", "warm"):
@@ -264,7 +271,7 @@ def parse_spyre_run(
 
 def parse_command(
     name: str, arguments: Sequence[str] | None = None, program: str = "spyre"
-) -> AnyOptions:
+) -> CommandOptions:
     """Parse a command line of the `COMMANDS` entry ``name``; SystemExit 2 with usage."""
     description, kind, paths, groups, fixed = COMMANDS[name]
     parser = make_parser(program, description, paths, groups)
@@ -295,12 +302,12 @@ def _parse(parser: CommandParser, arguments: Sequence[str] | None) -> argparse.N
 
 
 def _options(
-    parser: CommandParser, parsed: argparse.Namespace, kind: type[AnyOptions]
-) -> AnyOptions:
+    parser: CommandParser, parsed: argparse.Namespace, kind: type[CommandOptions]
+) -> CommandOptions:
     """The options of a command. SystemExit 2 for options that contradict each other."""
     if "inputs" in parsed:
         _take_shapes_out_of_inputs(parser, parsed)
-    names = [field.name for field in fields(kind)]
+    names = option_names(kind)
     values: dict[str, Any] = {name: getattr(parsed, name) for name in names if name in parsed}
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     options = kind(**(values | lists))
@@ -560,7 +567,7 @@ _SPYRE_RUN: Groups = {
     **_REPORTING,
     "modelled time on a card": ("profile", "compare", *_MODELLED),
 }
-COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = {
+COMMANDS: dict[str, tuple[str, type[CommandOptions], Paths, Groups, dict[str, Any]]] = {
     "check": (
         "Print all errors and warnings about a bundle, without running it.",
         DiagnoseOptions,
@@ -612,12 +619,12 @@ COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = 
 }
 """Description, options class, paths and options of each command, and what the command implies."""
 _DEFAULTS: dict[str, Any] = {
-    field.name: field.default
+    name: getattr(kind, name)
     for kind in (
         *(ExecuteOptions, DiagnoseOptions, NumericsOptions, CompareOptions, WarmOptions),
         EstimateOptions,
     )
-    for field in fields(kind)
+    for name in option_names(kind)
 } | {"warm": False, "compare": None, "against": None}
 """Values of options that are not given: where options choose the command, that it is not chosen."""
 

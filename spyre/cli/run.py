@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from spyre.cli.entry import guarded, run_process
 from spyre.cli.options import (
-    AnyOptions,
     ClearCacheOptions,
+    CommandOptions,
     CommandParser,
     CompareOptions,
     DiagnoseOptions,
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded("spyre-run", lambda: parse_spyre_run(arguments), carry_out)
 
 
-def carry_out(options: AnyOptions) -> int:
+def carry_out(options: CommandOptions) -> int:
     """Carry out a parsed command line; returns the exit code."""
     match options:
         case ClearCacheOptions():

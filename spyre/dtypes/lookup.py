@@ -59,6 +59,7 @@ def find_stored_format(name: str) -> DataFormat:
     return data_format
 
 
+@cache
 def find_host_dtype(name: str) -> HostDtype:
     """The row of a torch dtype name or alias.
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spyre.cli.diagnose import explain_operation
 from spyre.mlir.bundle import load_bundle, write_bundle
+from spyre.mlir.explain import explain_operation
 from spyre.mlir.sdsc.reader import read_operation
 
 from .sample_bundles import SAMPLES

@@ -80,7 +80,7 @@ class SharedMemory(Transport):
             words[PROGRESS] = self._number << ROUND_SHIFT
             self._own.append(_pieces(arena, box.sizes, at))
             at += box.size_bytes
-        page[HEADER:BOXES].view(np.uint8)[:] = padded(self._header)
+        page[HEADER:BOXES].view(np.uint8)[:] = self._content
         page[ROUND] = self._number
 
     def _end(self) -> None:
@@ -132,6 +132,8 @@ class SharedMemory(Transport):
         targets[index][...] = content.reshape(targets[index].shape)
 
     def _open(self, rank: int, box: int, sizes: Sequence[int]) -> None:
+        # The own outboxes are filled before this, while the other ranks come.
+        self._compare_headers()
         words = self._pages[rank, BOXES + box * BOX_WORDS :]
         self._check_box(rank, int(words[SIZE]), sizes)
         try:

@@ -123,20 +123,20 @@ class Transport(ABC):
         self.rank, self.size = rank, size
         self._others = tuple(k for k in range(size) if k != rank)
         self._number = 0
-        self._header = ""
+        self._header, self._content, self._agreed = "", padded(""), False
         self._boxes: tuple[Outbox, ...] = ()
         self._deadline = Deadline.after(0.0)
 
     @contextmanager
     def round(self, header: str, boxes: Sequence[Outbox], deadline: Deadline) -> Iterator[Self]:
-        """Run a block in the next round, once all ranks have entered it with this header."""
+        """Run a block in the next round, which all ranks must enter with this header."""
         self._number += 1
         self._header, self._boxes, self._deadline = header, tuple(boxes), deadline
+        self._content, self._agreed = padded(header), False
         try:
             self._begin()
-            for other in self._others:
-                self._check_header(other, self._header_of(other))
             yield self
+            self._compare_headers()
             self._end()
         finally:
             self._release()
@@ -198,9 +198,18 @@ class Transport(ABC):
         Waits at most ``patience`` seconds for the others to read this rank's last pieces.
         """
 
-    def _check_header(self, rank: int, theirs: Bytes) -> None:
-        if text_of(theirs) != text_of(padded(self._header)):
-            raise self._disagreement(rank, text_of(theirs), self._header)
+    def _compare_headers(self) -> None:
+        """Wait until all ranks are in this round; CollectiveError SPY952 if headers differ.
+
+        Must come before this rank sends to or reads from another one.
+        """
+        if self._agreed:
+            return
+        for other in self._others:
+            theirs = self._header_of(other)
+            if theirs.tobytes() != self._content.tobytes():
+                raise self._disagreement(other, text_of(theirs), self._header)
+        self._agreed = True
 
     def _check_box(self, rank: int, found: int, sizes: Sequence[int]) -> None:
         """Compare the size of another rank's outbox with the ``sizes`` that this rank expects."""
@@ -313,7 +322,7 @@ class MessageTransport(Transport):
         """Exchange headers with all ranks. The own ones have arrived before this rank may fail."""
         sizes = np.zeros(MAX_RANKS + 2, np.int64)
         sizes[: len(self._boxes)] = [box.size_bytes for box in self._boxes]
-        content = np.concatenate([padded(self._header), sizes.view(np.uint8)])
+        content = np.concatenate([self._content, sizes.view(np.uint8)])
         answers = []
         for other in self._others:
             self._headers[other] = np.empty_like(content)
@@ -323,6 +332,7 @@ class MessageTransport(Transport):
             self._finish(other, pending)
         self._end()
         self._sent.clear()
+        self._compare_headers()
 
     def _end(self) -> None:
         for rank, pending in self._sent:

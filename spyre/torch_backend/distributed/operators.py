@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 
 from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
@@ -96,8 +95,12 @@ def _details(tensors: Tensors) -> str:
 
 
 def _combiner(operator: str, tensor: torch.Tensor) -> Combiner:
-    numerics = buffer_of(tensor).card.device.numerics
-    return Combiner("sum" if operator == "avg" else operator, name_of(tensor.dtype), numerics)
+    return _combiner_of(operator, name_of(tensor.dtype), buffer_of(tensor).card.device.numerics)
+
+
+@cache
+def _combiner_of(operator: str, dtype: str, numerics: Numerics) -> Combiner:
+    return Combiner("sum" if operator == "avg" else operator, dtype, numerics)
 
 
 def _addends(operator: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -386,6 +389,15 @@ KERNELS: dict[str, Callable[..., Any]] = {}
 """Kernels by name of the operator of c10d."""
 
 
+def _tensors_of(args: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors of arguments and of the lists among them."""
+    for argument in args:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, list):
+            yield from _tensors_of(argument)
+
+
 def _kernel(name: str, lane: str = "") -> Callable[[Callable[..., Job]], Callable[..., Any]]:
     """Add to `KERNELS` an operator of c10d, whose last arguments are ``async_op`` and timeout.
 
@@ -406,7 +418,7 @@ def _kernel(name: str, lane: str = "") -> Callable[[Callable[..., Job]], Callabl
             for k in ranks:
                 _expect(0 <= args[k] < group.size, RuntimeError, f"no rank {args[k]} in the group")
             job = prepare(*args[:at], group, *args[at + 1 : count])
-            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            tensors = list(_tensors_of(args))
             result = args[0] if isinstance(args[0], list) else [args[0]]
             is_async = args[count] if len(args) > count else True
             timeout = args[count + 1] if len(args) > count + 1 else -1

@@ -7,6 +7,7 @@ SPYRE_WITHOUT_PATCHES disables changes by name. `PATCHES` lists them.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -223,8 +224,10 @@ def _generator(*args: Any, **kwargs: Any) -> Any:
 def _lazily(module: str, name: str) -> Callable[..., Any]:
     """Return a function of ``spyre.torch_backend.MODULE``, which is imported at the first call."""
 
+    full_name = f"spyre.torch_backend.{module}"
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        home = importlib.import_module(f"spyre.torch_backend.{module}")
+        home = sys.modules.get(full_name) or importlib.import_module(full_name)
         return getattr(home, name)(*args, **kwargs)
 
     return call

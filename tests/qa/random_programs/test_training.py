@@ -34,8 +34,10 @@ def test_a_right_step_has_no_failure():
 
 @pytest.mark.parametrize("wrong", ["gradient of 0.weight", "result"])
 def test_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch, wrong: str):
-    def damaged(step: Step, device: str, dtype: torch.dtype) -> training.Values:
-        values = run(step, device, dtype)
+    def damaged(
+        step: Step, device: str, dtype: torch.dtype, noise: int | None = None
+    ) -> training.Values:
+        values = run(step, device, dtype, noise)
         if device == "spyre":
             value = values[wrong]
             assert value is not None
@@ -49,9 +51,33 @@ def test_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch, wrong: str):
     assert failure.text.startswith(f"{wrong}: 1 of ")
 
 
+@pytest.mark.parametrize(
+    ("layer", "kind"), [("nn.ReLU()", "unstable"), ("nn.Linear(2, 2)", "different")]
+)
+def test_a_jump_of_the_reference_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, layer: str, kind: str
+):
+    def near_a_kink(
+        step: Step, device: str, dtype: torch.dtype, noise: int | None = None
+    ) -> training.Values:
+        values = run(step, device, dtype, noise)
+        gradient = values["gradient of x"]
+        if device == "spyre" and gradient is not None:
+            gradient[0, 0] += 1
+        return values
+
+    monkeypatch.setattr(training, "run", near_a_kink)
+    monkeypatch.setattr(Step, "input", lambda step: torch.tensor([[0.0, 1.0]]))
+    failure = first_failure(Step(1, (1, 2), FLOAT, (layer,), "y.sum()"))
+    assert failure is not None
+    assert failure.kind == kind
+
+
 def test_nan_where_the_cpu_has_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch):
-    def damaged(step: Step, device: str, dtype: torch.dtype) -> training.Values:
-        values = run(step, device, dtype)
+    def damaged(
+        step: Step, device: str, dtype: torch.dtype, noise: int | None = None
+    ) -> training.Values:
+        values = run(step, device, dtype, noise)
         if device == "spyre":
             values["loss"] = torch.tensor(float("nan"), dtype=dtype)
         return values
