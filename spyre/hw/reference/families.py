@@ -266,13 +266,8 @@ def _copy_indirect(execution: Execution, core: int) -> None:
     if op.index_steps:
         _move_indirect(execution, core)
         return
-    index_tensor = op.index_tensors[0]
-    words = execution.read_codes(execution.addresses(1, core), index_tensor)
-    index = words.astype(np.int32).astype(np.int64)
     limit = np.iinfo(np.int64).max if execution.index_limit is None else execution.index_limit
-    bad = (index < 0) | (index >= limit)
-    if bad.any():
-        raise IndexOutOfRange(int(index[bad][0]))
+    index = _checked_index(execution, 1, execution.addresses(1, core), limit)
     addresses = []
     for operand in (0, execution.output):
         tensor = op.tensors[operand]
@@ -290,14 +285,22 @@ def _move_indirect(execution: Execution, core: int) -> None:
     places = [execution.addresses(operand, core) for operand in range(len(op.tensors))]
     value = next(k for k, t in enumerate(op.tensors) if t.indirection is Indirection.VALUE)
     for operand, (step, count) in enumerate(op.index_steps, 1):
-        words = execution.read_codes(places[operand], op.tensors[operand])
-        index = words.astype(np.int32).astype(np.int64)
-        bad = (index < 0) | (index >= count)
-        if bad.any():
-            raise IndexOutOfRange(int(index[bad][0]))
+        index = _checked_index(execution, operand, places[operand], count)
         places[value] = places[value] + index * step
     codes = execution.read_codes(places[0], op.inputs[0])
     execution.write_codes(places[-1], codes, op.outputs[0])
+
+
+def _checked_index(
+    execution: Execution, operand: int, addresses: Int64Array, limit: int
+) -> Int64Array:
+    """The elements of an index tensor, each at least 0 and below ``limit``."""
+    words = execution.read_codes(addresses, execution.op.tensors[operand])
+    index = words.astype(np.int32).astype(np.int64)
+    bad = (index < 0) | (index >= limit)
+    if bad.any():
+        raise IndexOutOfRange(int(index[bad][0]))
+    return index
 
 
 def _indexed_addresses(

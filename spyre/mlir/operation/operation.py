@@ -11,11 +11,11 @@ launch (§11): memory stays laid out for the largest size, only the trip count c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
@@ -227,6 +227,16 @@ class Operation:
     def tensors(self) -> tuple[Tensor, ...]:
         """All operands: inputs, index tensors, outputs."""
         return (*self.inputs, *self.index_tensors, *self.outputs)
+
+    def with_tensors(self, change: Callable[[Tensor], Tensor], **others: Any) -> Operation:
+        """This operation with all operands changed; ``others``: further fields."""
+        return replace(
+            self,
+            inputs=tuple(map(change, self.inputs)),
+            index_tensors=tuple(map(change, self.index_tensors)),
+            outputs=tuple(map(change, self.outputs)),
+            **others,
+        )
 
     @cached_property
     def footprints(self) -> dict[int, tuple[Tensor, Footprint]]:
@@ -497,13 +507,10 @@ def with_sizes(op: Operation, sizes: Sizes) -> Operation:
         return op
     for dim, size in op.symbolic_dims.items():
         _check_size(op, dim, size, sizes[dim])
-    return replace(
-        op,
+    return op.with_tensors(
+        lambda tensor: pinned(op, tensor, op.symbolic_dims),
         extents={**op.extents, **{dim: sizes[dim] for dim in op.symbolic_dims}},
         symbolic_dims={},
-        inputs=tuple(pinned(op, t, op.symbolic_dims) for t in op.inputs),
-        index_tensors=tuple(pinned(op, t, op.symbolic_dims) for t in op.index_tensors),
-        outputs=tuple(pinned(op, t, op.symbolic_dims) for t in op.outputs),
     )
 
 
