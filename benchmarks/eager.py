@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.results import Figure, run
 from spyre.torch_backend import autoload
-from spyre.torch_backend.observe.watch import launches_noted
+from spyre.torch_backend.observe import launches_noted
 
 SMALL_ROUNDS = 500
 WARM_ROUNDS = 300

@@ -108,7 +108,7 @@ SHOWN: dict[tuple[str, str], Callable[[Any], str]] = {
     ("spyre.mlir.bundle", "Bundle"): bundle_html,
     ("spyre.runtime.run.session", "RunResult"): result_html,
     ("spyre.runtime.profile.profile", "Profile"): profile_html,
-    ("spyre.torch_backend.observe.profile", "profile"): block_html,
+    ("spyre.torch_backend.observe", "profile"): block_html,
     ("spyre.errors", "Finding"): finding_html,
     ("spyre.runtime.memory.allocator", "SpyreTensor"): tensor_html,
     ("spyre.layout.tensor_layout", "SpyreTensorLayout"): layout_html,

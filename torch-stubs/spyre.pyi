@@ -67,11 +67,9 @@ from spyre.torch_backend.inductor.hints import (
     name_tensor_dims as name_tensor_dims,
     spyre_hint as spyre_hint,
 )
-from spyre.torch_backend.observe.profile import (
-    profile as profile,
-)
-from spyre.torch_backend.observe.watch import (
+from spyre.torch_backend.observe import (
     counting as counting,
+    profile as profile,
     sanitizer_findings as sanitizer_findings,
     trace as trace,
 )

@@ -73,7 +73,7 @@ def compile_and_report(options: argparse.Namespace) -> int:
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
-    """What ``spyre-run --check`` prints."""
+    """Print findings as ``spyre-run --check`` does."""
     from spyre.cli.diagnose import diagnose_bundle
     from spyre.cli.options import DiagnoseOptions
     from spyre.cli.text_report import print_diagnosis

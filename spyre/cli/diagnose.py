@@ -171,7 +171,7 @@ def diagnose_bundle(path: str, options: DiagnoseOptions, addresses: bool = True)
 
 
 def _explanation(op: Operation) -> str:
-    """What an operation is; of a product its modelled time and a better division too."""
+    """The text on an operation; of a product with its modelled time and a better division."""
     from spyre.hw.cost import default_machine, division_text, product_counts
     from spyre.hw.counters import product_of
     from spyre.hw.ops import Category, find_op

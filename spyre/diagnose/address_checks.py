@@ -5,29 +5,26 @@ that are not written completely. A finding needs evidence that holds whatever th
 a pitch that no dim of the layout has, a tile that passes the end of a dim, sticks of an output that
 stay unwritten. The steps of the loops are then reported as the cause. Steps without such evidence
 may be intended: they are suspicions, reported only if outputs are known to be wrong.
+
+No layout describes an intermediate, in the pool or in LX, but the execute that wrote it does.
+Reported are readers that take the same number of sticks from the same range in another layout,
+results that are overwritten before they are read, and reads before the first write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spyre.diagnose.dataflow import (
-    dead_writes,
-    intermediate_uses,
-    layout_mismatches,
-    location_of,
-    reads_before_write,
-)
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.access import Box, core_boxes, is_indirect
 from spyre.hw.ops import Family, find_op
-from spyre.hw.sanitizer import uncovered_output
+from spyre.hw.sanitizer import UNWRITTEN_READ, uncovered_output
 from spyre.hw.tile_dims import layout_text, pitch_mismatch
-from spyre.layout import Int64Array
+from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, footprint
 from spyre.runtime.run import Run, RunLaunch, traced_executes
 from spyre.runtime.tracing import (
@@ -37,6 +34,7 @@ from spyre.runtime.tracing import (
     Tile,
     TiledExecutes,
     WalkedMemory,
+    make_tile,
     tile_groups,
 )
 
@@ -248,6 +246,7 @@ def _leaving(group: TiledExecutes, walk: MemoryWalk, tile: Tile) -> Iterator[Fin
         return
     row = int(np.argmax(left))
     traced, instance = group.execution(row)
+    dims = ", ".join(f"{d.dim} {d.steps:,} steps of {d.pitch_bytes:,} bytes" for d in tile.dims)
     yield Finding(
         "SPY705",
         Severity.WARNING,
@@ -255,7 +254,7 @@ def _leaving(group: TiledExecutes, walk: MemoryWalk, tile: Tile) -> Iterator[Fin
         f"{int(starts[row]):,} of {tile.memory.name} and passes the end of a dim of its layout",
         _location(traced, walk, instance),
         layout_text(tile.memory.name, tile.memory.layout_dims),
-        f"{_tile_text(tile)}; {int(left.sum()):,} of {len(left):,} tiles",
+        f"the tile walks {dims}; {int(left.sum()):,} of {len(left):,} tiles",
     )
 
 
@@ -393,11 +392,157 @@ def _slice_text(op: Operation, position: int) -> str:
     return ", ".join(shown) or "the only slice"
 
 
-def _tile_text(tile: Tile) -> str:
-    dims = ", ".join(f"{d.dim} {d.steps:,} steps of {d.pitch_bytes:,} bytes" for d in tile.dims)
-    return f"the tile walks {dims}"
-
-
 def _listed(starts: Int64Array) -> str:
     shown = ", ".join(f"{int(start):,}" for start in starts[:4])
     return f"{shown}, …" if len(starts) > 4 else shown
+
+
+# --- intermediate tensors ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """An intermediate operand of an execute, in the execute's first execution.
+
+    ``memory``: LX, or the id of the memory. ``walk``: the sticks it accesses, in bytes from the
+    start of the memory, by all cores; in LX from the start of a scratchpad, by one core.
+    """
+
+    traced: MemoryExecute
+    tensor: Tensor
+    is_output: bool
+    memory: object
+    walk: AccessMap
+
+    def meets(self, other: Use) -> bool:
+        """True if their ranges overlap."""
+        if self.memory != other.memory:
+            return False
+        mine, others = self.walk, other.walk
+        return (
+            mine.lowest() < others.highest() + STICK_BYTES
+            and others.lowest() < mine.highest() + STICK_BYTES
+        )
+
+    def contains(self, other: Use) -> bool:
+        """True if this range includes the range of ``other``."""
+        inside = self.walk.lowest() <= other.walk.lowest()
+        return inside and other.walk.highest() <= self.walk.highest()
+
+    @property
+    def name(self) -> str:
+        """The execute in reports."""
+        return f"execute {self.traced.number} ({self.traced.op.name}, {self.traced.sdsc})"
+
+    def __str__(self) -> str:
+        axes = [f"{a.extent:,} steps of {a.pitches[0]:,} bytes" for a in self.walk.axes]
+        return f"{', '.join(axes)} from byte {self.walk.lowest():,}"
+
+
+def intermediate_uses(executes: Sequence[MemoryExecute]) -> tuple[Use, ...]:
+    """Uses of intermediates in program order, reads of an execute first."""
+    return tuple(use for traced in executes for use in _uses(traced))
+
+
+def _uses(traced: MemoryExecute) -> Iterator[Use]:
+    op = traced.op
+    for operand, tensor in enumerate(op.tensors):
+        if is_indirect(tensor) or tensor.own_core_slices:
+            continue
+        is_output = tensor in op.outputs
+        if tensor.component is Component.LX:
+            box = core_boxes(op, tensor)[0]
+            if box is not None:
+                walk = box.walk.picked((0,)).canonical(0)
+                start = tensor.starts[0] + walk.first[0]
+                moved = AccessMap((start,), walk.axes)
+                yield Use(traced, tensor, is_output, Component.LX, moved)
+        elif (memory := traced.walks[operand].owner) is not None and memory.layout is None:
+            tile = make_tile(op, tensor, memory)
+            if tile is not None:
+                axes = tuple(Axis(d.steps, (d.pitch_bytes,)) for d in tile.dims)
+                first = (int(traced.walks[operand].tile_starts[0]),)
+                whole = AccessMap(first, axes).canonical(0)
+                yield Use(traced, tensor, is_output, id(memory), whole)
+
+
+def layout_mismatches(uses: Sequence[Use]) -> Iterator[Finding]:
+    """Reads of as many sticks as were written, but with another start, gaps or extents (SPY707)."""
+    for position, use in enumerate(uses):
+        if use.is_output:
+            continue
+        writers = [w for w in uses[:position] if w.is_output and w.meets(use)]
+        alike = [w for w in writers if w.walk.count == use.walk.count]
+        if not alike or use.walk == alike[-1].walk:
+            continue
+        writer = alike[-1]
+        others = [u for u in uses if u not in (use, writer) and not u.is_output]
+        blamed = writer if any(use.walk == u.walk for u in others) else use
+        yield Finding(
+            "SPY707",
+            Severity.WARNING,
+            f"{use.traced.op.name} reads other sticks of {use.tensor.name} than {writer.name} "
+            "wrote",
+            location_of(blamed.traced, blamed.tensor),
+            f"sticks as written: {writer}",
+            f"sticks read by {use.name}: {use}",
+        )
+
+
+def dead_writes(uses: Sequence[Use]) -> Iterator[Finding]:
+    """Results that are overwritten before they are read (SPY708)."""
+    for position, use in enumerate(uses):
+        if not use.is_output:
+            continue
+        later = [u for u in uses[position + 1 :] if u.meets(use)]
+        # The next iteration of a loop begins with the executes before this one.
+        again = [u for u in uses[:position] if u.meets(use)]
+        following = (*later, *again)
+        if following and following[0].is_output and following[0].contains(use):
+            first = following[0]
+            yield Finding(
+                "SPY708",
+                Severity.WARNING,
+                f"{use.traced.op.name}: {first.name} overwrites {use.tensor.name} before it is "
+                "read",
+                location_of(use.traced, use.tensor),
+                "a result that a later execute reads",
+                f"{use}",
+            )
+
+
+def reads_before_write(uses: Sequence[Use]) -> Iterator[Finding]:
+    """Reads in the first iteration of memory that no execute has written yet (SPY710).
+
+    Only memory that some execute writes is checked: the pool, allocations, scratchpads.
+    """
+    written = {use.memory for use in uses if use.is_output}
+    for position, use in enumerate(uses):
+        before = [u for u in uses[:position] if u.is_output and u.meets(use)]
+        if use.is_output or before or use.memory not in written:
+            continue
+        later = next((u for u in uses[position:] if u.is_output and u.meets(use)), None)
+        yield UNWRITTEN_READ.of(use.traced.op.name, use.tensor.name).finding(
+            Severity.WARNING,
+            location_of(use.traced, use.tensor),
+            "no execute that writes it"
+            if later is None
+            else f"{later.name}, which writes it later",
+        )
+
+
+def location_of(
+    traced: MemoryExecute,
+    tensor: Tensor,
+    core: int | None = None,
+    loop_indices: tuple[int, ...] = (),
+) -> DeviceLocation:
+    """The location of an operand; without ``loop_indices``, of all executions."""
+    return DeviceLocation(
+        traced.sdsc,
+        traced.number,
+        core,
+        tensor.name,
+        loop_indices=loop_indices,
+        source=traced.execute.location,
+    )

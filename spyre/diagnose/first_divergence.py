@@ -5,25 +5,28 @@ position that the loop implies; an output whose first tile matches a reference v
 value's next tile in every later iteration. Results without a reference value (partial sums, steps
 of a decomposition) are not checked. The outputs of the run are compared at the end. If only that
 shows a deviation, the wrong execute is looked for among those with suspicious addresses.
+
+The search collects a verdict per execute: the known values that its operands agree with. Three
+rules name the value that an execute without a known result should have computed, and the first
+execute that one of them names is the first wrong one:
+
+1. The graph node of its origin (``debug_handle_``), or the aten operation of that node, has known
+   values, and no execute of the node computes one.
+2. It copies, and reads a known value.
+3. Its origin, if it has one, has no known values, and it reads all operands of a value that no
+   execute computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.diagnose.address_checks import check_addresses
-from spyre.diagnose.dataflow import intermediate_uses, reads_before_write
-from spyre.diagnose.due_values import (
-    COPIES,
-    ExecuteVerdict,
-    Values,
-    due_value,
-    plain_name,
-)
+from spyre.diagnose.address_checks import check_addresses, intermediate_uses, reads_before_write
 from spyre.diagnose.tiles import (
     Array,
     BoolArray,
@@ -37,12 +40,131 @@ from spyre.diagnose.tiles import (
     read_tile,
     tile_layouts,
 )
-from spyre.errors import DeviceLocation, Finding, Severity, SourceLocation
+from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.device import Device
-from spyre.mlir.operation import Component
+from spyre.mlir.operation import RESTICKIFY, Component, Origin
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.compare import ExecuteView, OutputLocation, Parts
 from spyre.runtime.tracing import MemoryExecute, TiledExecutes, tile_groups
+
+# --- values that tiles must have -----------------------------------------------------------------
+
+Values = tuple[ReferenceValue, ...]
+COPIES = (RESTICKIFY, "identity")
+
+
+@dataclass(eq=False)
+class ExecuteVerdict:
+    """The known values that an execute reads and computes.
+
+    ``reads``: of each input in the first execution, None where its tile cannot be located.
+    ``results``: of all executions. ``agreed`` and ``unknown``: number of executions whose result
+    was a tile of a known value, and of the others. ``value``: name of the last such value.
+    ``written``: the tile of the first result.
+    """
+
+    number: int
+    operation: str
+    sdsc: str
+    origin: Origin
+    reads: list[Values | None] = field(default_factory=list)
+    results: set[ReferenceValue] = field(default_factory=set)
+    value: str = ""
+    agreed: int = 0
+    unknown: int = 0
+    deviated: bool = False
+    written: tuple[ExecuteView, int, OperandTile] | None = None
+
+    @property
+    def read_values(self) -> set[ReferenceValue]:
+        """All values that it reads."""
+        return {value for values in self.reads for value in values or ()}
+
+    @property
+    def is_filled(self) -> bool:
+        """True if it wrote equal numbers and read no value."""
+        is_equal = self.written is not None and is_constant(self.written[2].values)
+        return is_equal and not self.read_values
+
+    def __str__(self) -> str:
+        if self.agreed:
+            return f"{self.agreed} of {self.agreed + self.unknown} agree with {self.value}"
+        names = dict.fromkeys(values[0].name for values in self.reads if values)
+        return f"reads {', '.join(names)}; result: no known value" if names else "no known value"
+
+
+def due_value(
+    verdicts: Mapping[int, ExecuteVerdict], known: Sequence[ReferenceValue]
+) -> tuple[ExecuteVerdict, Values] | None:
+    """The first execute that should have computed a value and did not, with the likely values."""
+    every = list(verdicts.values())
+    computed = {value for verdict in every for value in verdict.results}
+    missing = [value for value in known if value.makers and value not in computed]
+    nodes = list(_nodes(every, known))
+    named = {id(verdict) for members, _ in nodes for verdict in members}
+    others = [verdict for verdict in every if id(verdict) not in named]
+    found = (*_of_nodes(nodes), *_of_copies(every), *_of_readers(others, missing))
+    order = {id(verdict): k for k, verdict in enumerate(every)}
+    return min(found, key=lambda pair: order[id(pair[0])], default=None)
+
+
+Node = tuple[list[ExecuteVerdict], Sequence[ReferenceValue]]
+"""The executes of a graph node, and the values that it may have."""
+
+
+def _nodes(verdicts: Sequence[ExecuteVerdict], known: Sequence[ReferenceValue]) -> Iterable[Node]:
+    by_name: dict[str, list[ReferenceValue]] = {}
+    for value in known:
+        for name in value.names:
+            by_name.setdefault(plain_name(name), []).append(value)
+    nodes: dict[str, Node] = {}
+    for verdict in verdicts:
+        node, aten_op = verdict.origin
+        own = by_name.get(plain_name(node), [])
+        key = node if own else aten_op
+        values = own or by_name.get(plain_name(aten_op), [])
+        if values:
+            nodes.setdefault(key, ([], values))[0].append(verdict)
+    return nodes.values()
+
+
+def _of_nodes(nodes: Iterable[Node]) -> Iterator[tuple[ExecuteVerdict, Values]]:
+    for members, values in nodes:
+        if not any(verdict.results.intersection(values) for verdict in members):
+            last, unknown = members[-1], [v for v in members if v.written and not v.agreed]
+            # Constants fill memory before the node computes, unless nothing else is wrong.
+            unknown = [v for v in unknown if not v.is_filled] or unknown
+            is_other = last.results - last.read_values
+            if not is_other and (unknown or last.written):
+                yield (unknown or [last])[0], tuple(values)
+
+
+def _of_copies(verdicts: Iterable[ExecuteVerdict]) -> Iterator[tuple[ExecuteVerdict, Values]]:
+    for verdict in verdicts:
+        is_copy = verdict.operation in COPIES and verdict.written is not None
+        if is_copy and verdict.read_values and not verdict.agreed:
+            yield verdict, tuple(verdict.read_values)
+
+
+def _of_readers(
+    verdicts: Iterable[ExecuteVerdict], missing: Sequence[ReferenceValue]
+) -> Iterator[tuple[ExecuteVerdict, Values]]:
+    for verdict in verdicts:
+        if verdict.written is None or verdict.agreed:
+            continue
+        read = verdict.read_values
+        due = [v for v in missing if any(ops and read.issuperset(ops) for _, ops in v.makers)]
+        if due:
+            yield verdict, tuple(due)
+
+
+def plain_name(name: str) -> str:
+    """``sum`` for the node ``sum_1`` and for the operation ``aten.sum.dim_IntList``."""
+    name = re.sub(r"^(aten|prims)\.", "", name).partition(".")[0]
+    return re.sub(r"(_default)?(_\d+)?$", "", name).strip("_")
+
+
+# --- the search ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,8 +493,9 @@ class FirstDivergence:
             writer, index = min(known, key=lambda pair: (pair[0].tile, pair[0].execute or 0))
             last = writer.execute or 0
             verdict = self.verdicts[last]
+            source = verdict.written and verdict.written[0].statement.location
             location = DeviceLocation(
-                verdict.sdsc, last, writer.core, name, None, writer.tile, _source_of(verdict)
+                verdict.sdsc, last, writer.core, name, None, writer.tile, source
             )
             suspicion = _suspicion(self.executes, last)
         elif self.left_out:
@@ -443,10 +566,6 @@ def _comparable(tensor: HostTensor, expected: Array) -> Array | None:
 def _is_wrong(tensor: HostTensor, expected: Array) -> bool:
     found = _comparable(tensor, expected)
     return found is not None and bool(ReferenceValue("", expected).differs(found, expected).any())
-
-
-def _source_of(verdict: ExecuteVerdict) -> SourceLocation | None:
-    return None if verdict.written is None else verdict.written[0].statement.location
 
 
 def _named(known: Sequence[ReferenceValue], name: str | None) -> list[ReferenceValue]:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.diagnose.due_values import ExecuteVerdict
-from spyre.diagnose.first_divergence import Deviation, FirstDivergence
+from spyre.diagnose.first_divergence import Deviation, ExecuteVerdict, FirstDivergence
 from spyre.runtime.drawing import Frame, Markup, Section, chart, inside, rectangle, tag
 
 Float64Array = npt.NDArray[np.float64]

@@ -118,7 +118,7 @@ def _register() -> None:
     register_kernels(
         {
             **tensors.KERNELS,
-            "_fused_sdp_choice": _choose_attention,
+            "_fused_sdp_choice": lambda *_, **__: torch.nn.attention.SDPBackend.OVERRIDEABLE.value,
             "record_stream": _record_stream,
         }
     )
@@ -131,10 +131,6 @@ def _register() -> None:
     atexit.register(gc.freeze)
     for schema, kernel in collectives.OPERATORS.items():
         _library.impl(_library.define(schema), kernel, "PrivateUse1")
-
-
-def _choose_attention(*_: Any, **__: Any) -> int:
-    return int(torch.nn.attention.SDPBackend.OVERRIDEABLE.value)
 
 
 def attention(

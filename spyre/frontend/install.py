@@ -32,8 +32,8 @@ STARTUP_LINE = (
     f"import os; os.environ.get({config.FRONTEND.name!r}) == {TORCH_SPYRE!r} and "
     "__import__('spyre.frontend.activation', fromlist=['activation']).install_finder()\n"
 )
-"""What Python runs when it starts; where torch-spyre is not asked for, that reads one variable. By
-its name the file comes after those of editable installs, which this package may be found by."""
+"""Python runs this line when it starts; where torch-spyre is not asked for, it reads one variable.
+By its name the file comes after those of editable installs, which this package may be found by."""
 
 
 Report = tuple[tuple[str, ...], tuple[str, ...]]

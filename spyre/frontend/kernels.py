@@ -69,7 +69,7 @@ class PreparedKernel:
 
     @property
     def name(self) -> str:
-        """What profiles call it."""
+        """Its name in profiles."""
         return next((n for n in self.names if n is not None), self.code.directory.parent.name)
 
     @property

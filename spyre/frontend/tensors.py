@@ -36,7 +36,7 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
-    """What a tensor is on the card. ``sizes``, ``strides``: host extents (elements) that copies
+    """A tensor's layout on the card. ``sizes``, ``strides``: host extents (elements) that copies
     between its whole memory and the host have.
     """
 
@@ -325,7 +325,7 @@ def get_spyre_tensor_layout(tensor: torch.Tensor) -> FrontendLayout:
 
 
 def set_spyre_tensor_layout(tensor: torch.Tensor, stl: FrontendLayout) -> None:
-    """What is in the tensor's memory is laid out so from now on."""
+    """Set the layout of the bytes in the tensor's memory, which stay."""
     set_record(tensor, replace(record_of(tensor), layout=stl.inner))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spyre.hw.reference import run_reference
-from spyre.runtime.compare import reference_check
+from spyre.runtime.compare import executes
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
 from tests.runtime.cases.test_case import write_case
 
@@ -77,7 +77,7 @@ class TestDump:
             run_reference(op, memory, starts, *rest)
             memory.view(int(starts[-1, 0]), 2)[:] ^= 0x40
 
-        monkeypatch.setattr(reference_check, "run_reference", run)
+        monkeypatch.setattr(executes, "run_reference", run)
         first, again, ran = replayed(cli, tmp_path, examples / "add_loop", "--verify")
         assert first == again
         assert ran.code == 1

@@ -13,7 +13,7 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.memory.device_memory import POISON, DeviceTensor
 from spyre.hw.sanitizer.findings import ALL_CHECKS, Check, SanitizerFinding, parse_checks
-from spyre.hw.sanitizer.shadow import RecordLog
+from spyre.hw.sanitizer.tables import RecordLog
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.bundles import BundleBuilder

@@ -23,7 +23,9 @@ from .estimate import (
     ClassError as ClassError,
     Estimate as Estimate,
     Estimates as Estimates,
+    ModelEstimate as ModelEstimate,
     estimate_file as estimate_file,
+    estimate_model as estimate_model,
     machine_with as machine_with,
 )
 from .fit import (
@@ -60,8 +62,4 @@ from .timeline import (
     Timeline as Timeline,
     VirtualClock as VirtualClock,
     simulate as simulate,
-)
-from .transformer import (
-    ModelEstimate as ModelEstimate,
-    estimate_model as estimate_model,
 )

@@ -167,7 +167,7 @@ def cross_validated(
 def fit(machine: MachineSpec, measured: Sequence[KernelRow]) -> dict[str, MachineConstant]:
     """The fitted constants, rounded, and the spread of every class that has rows.
 
-    What has no rows stays as the machine has it, and is left out here.
+    Constants without rows stay as the machine has them, and are left out here.
     """
     constants: dict[str, MachineConstant] = {}
     errors: dict[str, Float64Array] = {}

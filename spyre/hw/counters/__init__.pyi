@@ -17,18 +17,16 @@ from .execute import (
     product_of as product_of,
 )
 from .program import (
+    NO_ACCESSES as NO_ACCESSES,
     UNLABELLED as UNLABELLED,
     Dispatches as Dispatches,
     ExecuteLabels as ExecuteLabels,
     Executions as Executions,
     LaunchCounts as LaunchCounts,
-    ProgramView as ProgramView,
-    StatementView as StatementView,
-)
-from .scratchpad import (
-    NO_ACCESSES as NO_ACCESSES,
     LxAccesses as LxAccesses,
     LxLifetimes as LxLifetimes,
+    ProgramView as ProgramView,
+    StatementView as StatementView,
     lifetimes as lifetimes,
     live_bytes as live_bytes,
 )

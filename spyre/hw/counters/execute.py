@@ -277,11 +277,6 @@ def chain_hops(cores: Int64Array) -> int:
     return int(gaps.sum() - gaps.max())
 
 
-def chain_end(cores: Int64Array) -> int:
-    """The last core of that chain, which writes the sum."""
-    return int(np.sort(cores)[_gaps(cores).argmax()])
-
-
 def _gaps(cores: Int64Array) -> Int64Array:
     """Links from each core, in order of their numbers, to the next one around the ring."""
     # The ring closes: the last gap is the one from the highest core to the lowest.
@@ -306,7 +301,8 @@ def _sent_bytes(run: LinkedPart) -> Int64Array:
     sent = np.zeros(CORES, np.int64)
     cores = np.array(run.plan.op.cores)
     for group in _reducing(run):
-        sent[group[group != chain_end(group)]] += _sum_bytes(run)
+        last = np.sort(group)[_gaps(group).argmax()]  # of the chain, which writes the sum
+        sent[group[group != last]] += _sum_bytes(run)
     for access, owners in _in_scratchpads(run):
         senders = cores if access.tensor in run.plan.op.outputs else owners
         np.add.at(sent, senders[owners != cores], _slice_bytes(run, access))

@@ -1,6 +1,6 @@
 """Planners: one SDSC and the start addresses of its cores become plan-table rows.
 
-One file per family; `core_plan` picks the family from the op table and runs it.
+A file per unit or kind of movement; `core_plan` picks the family from the op table and runs it.
 """
 
 import lazy_loader

@@ -29,14 +29,14 @@ _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
 
 _PLANNERS: dict[Family, str] = {
-    Family.ELEMENTWISE: "spyre.hw.plans.elementwise.plan_elementwise",
-    Family.REDUCTION: "spyre.hw.plans.reduction.plan_reduction",
+    Family.ELEMENTWISE: "spyre.hw.plans.vector_units.plan_elementwise",
+    Family.REDUCTION: "spyre.hw.plans.vector_units.plan_reduction",
     Family.COPY: "spyre.hw.plans.movement.plan_copy",
     Family.CONVERT: "spyre.hw.plans.movement.plan_convert",
     Family.RESTICKIFY: "spyre.hw.plans.movement.plan_restickify",
-    Family.MATMUL: "spyre.hw.plans.packed_matmul.plan_product",
-    Family.TOPK: "spyre.hw.plans.reduction.plan_topk",
-    Family.PACKED_MATMUL: "spyre.hw.plans.packed_matmul.plan_packed_matmul",
+    Family.MATMUL: "spyre.hw.plans.matmul.plan_product",
+    Family.TOPK: "spyre.hw.plans.vector_units.plan_topk",
+    Family.PACKED_MATMUL: "spyre.hw.plans.matmul.plan_packed_matmul",
     Family.REQUANTIZE: "spyre.hw.plans.requantize.plan_requantize",
     Family.WINDOWING: "spyre.hw.plans.windowing.plan_windowing",
     Family.SHUFFLE: "spyre.hw.plans.movement.plan_shuffle",

@@ -9,7 +9,7 @@ SuperDSC reference §3, §5.4, §9 (sdsc.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm, prod
@@ -141,8 +141,8 @@ def _even_part(op: Operation, is_last: Mapping[str, bool], cores: Int64Array) ->
         shared = tensor if tensor.is_local else pinned(op, tensor, is_last)
         return replace(shared, starts=tuple(tensor.starts[core] for core in cores))
 
-    return replace(
-        _with_tensors(op, changed),
+    return op.with_tensors(
+        changed,
         extents=extents,
         slices=slices,
         last_extents={},
@@ -220,8 +220,8 @@ def _cells(op: Operation, starts: Int64Array) -> UniformPart:
         return replace(pinned(op, tensor, dims), starts=files, own_slices={}, own_core_slices=())
 
     cells = [dict(zip(op.dims, row, strict=True)) for row in grid.index.tolist()]
-    plain = replace(
-        _with_tensors(op, changed),
+    plain = op.with_tensors(
+        changed,
         slices=grid.slices,
         cores=tuple(op.cores[core] for core in grid.cores),
         core_slices=tuple(cells),
@@ -310,12 +310,3 @@ def _cell_steps(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
             )
         steps[column] = pitches[dim] * (extent // size)
     return steps
-
-
-def _with_tensors(op: Operation, change: Callable[[Tensor], Tensor]) -> Operation:
-    return replace(
-        op,
-        inputs=tuple(map(change, op.inputs)),
-        index_tensors=tuple(map(change, op.index_tensors)),
-        outputs=tuple(map(change, op.outputs)),
-    )

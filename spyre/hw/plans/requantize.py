@@ -19,8 +19,8 @@ from spyre.hw.plans.context import (
     find_mask,
     float_word,
 )
+from spyre.hw.plans.matmul import check_stick
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
-from spyre.hw.plans.packed_matmul import check_stick
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import OVERFLOW_CONSTANT

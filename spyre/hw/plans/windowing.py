@@ -24,7 +24,6 @@ from spyre.hw.plans.context import (
     refuse_chunks,
     whole_steps,
 )
-from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.plans.offset_tables import (
     MOST_STEPS,
     OffsetSpace,
@@ -33,6 +32,7 @@ from spyre.hw.plans.offset_tables import (
     coordinate_offsets,
     spaces,
 )
+from spyre.hw.plans.vector_units import check_sticks
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Padding, Window, implied_front, unsplit_input_extent
 

@@ -178,7 +178,7 @@ REDUCE: dict[str, Callable[[Array], Array]] = {
     "absmax": np.abs,
     "prod": lambda x: x,
 }
-"""What a reduction does to an element before combining."""
+"""Functions that reductions apply to an element before combining."""
 
 
 def reduce_maximum(values: Array, axis: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""What the reference reads and writes: elements of one execute's operands, as codes and as numbers.
+"""Reads and writes of the reference: elements of one execute's operands, as codes and as numbers.
 
 Operands are numbered as in ``Operation.tensors`` (inputs, index tensors, outputs), cores by their
 position in ``Operation.cores``. Memory is anything that gives views of byte ranges. The addresses
@@ -264,20 +264,21 @@ class Execution:
 
     def read_codes(self, addresses: Int64Array, tensor: Tensor) -> Codes:
         """Bit patterns of the tensor's elements at ``addresses``."""
-        dtype = _code_dtype(tensor)
-        low = int(addresses.min())
-        memory = self.memory.view(low, int(addresses.max()) - low + dtype.itemsize)
-        lanes = addresses[..., None] - low + np.arange(dtype.itemsize)
+        memory, lanes, dtype = self._bytes_of(addresses, tensor)
         codes: Codes = memory[lanes].view(dtype)[..., 0]
         return codes
 
     def write_codes(self, addresses: Int64Array, codes: Codes, tensor: Tensor) -> None:
         """Store bit patterns; of several for one address the last in order stays."""
-        dtype = _code_dtype(tensor)
+        memory, lanes, dtype = self._bytes_of(addresses, tensor)
+        memory[lanes] = np.ascontiguousarray(codes, dtype)[..., None].view(np.uint8)
+
+    def _bytes_of(self, addresses: Int64Array, tensor: Tensor) -> tuple[Any, Any, np.dtype[Any]]:
+        """The memory around elements, the places of their bytes in it, and their dtype."""
+        dtype = np.dtype(find_stored_format(tensor.data_format).code_dtype)
         low = int(addresses.min())
         memory = self.memory.view(low, int(addresses.max()) - low + dtype.itemsize)
-        lanes = addresses[..., None] - low + np.arange(dtype.itemsize)
-        memory[lanes] = np.ascontiguousarray(codes, dtype)[..., None].view(np.uint8)
+        return memory, addresses[..., None] - low + np.arange(dtype.itemsize), dtype
 
     def read(self, operand: int, core: int) -> Float32Array:
         """Numbers of an operand over a core's box."""
@@ -303,7 +304,3 @@ class Execution:
 def keeps_one_per_stick(tensor: Tensor) -> bool:
     """True if the tensor keeps one value per stick: it lacks a stick dim (scale -2, or -1)."""
     return any(not tensor.holds(dim) for dim in tensor.stick_dims)
-
-
-def _code_dtype(tensor: Tensor) -> np.dtype[Any]:
-    return np.dtype(find_stored_format(tensor.data_format).code_dtype)

@@ -1,4 +1,4 @@
-"""What the cores of one execute do, per family of operations: read, compute, round once, write.
+"""The work of the cores of one execute, per family of operations: read, compute, round, write.
 
 Cores take their turn in order. Where several cores hold parts of one reduced dim, their float32
 partial results are combined in the order of their work slices and written once (SDSC reference
@@ -127,7 +127,7 @@ def _moments(op: Operation, spec: OpDefinition, sums: Sequence[Array]) -> list[A
 
 
 def _ended(op: Operation, spec: OpDefinition, total: Array) -> Array:
-    """What becomes of a total: the scale of `mean`, the scales of quantscale* (our readings)."""
+    """The result of a total: with the scale of `mean`, the scales of quantscale* (our readings)."""
     if spec.name == "quantscalepertoken":
         return total * np.float32(1.0 / spec_choices.TOKEN_MAXIMUM)
     if spec.name == "quantscalepertokenfp8":
@@ -266,13 +266,8 @@ def _copy_indirect(execution: Execution, core: int) -> None:
     if op.index_steps:
         _move_indirect(execution, core)
         return
-    index_tensor = op.index_tensors[0]
-    words = execution.read_codes(execution.addresses(1, core), index_tensor)
-    index = words.astype(np.int32).astype(np.int64)
     limit = np.iinfo(np.int64).max if execution.index_limit is None else execution.index_limit
-    bad = (index < 0) | (index >= limit)
-    if bad.any():
-        raise IndexOutOfRange(int(index[bad][0]))
+    index = _checked_index(execution, 1, execution.addresses(1, core), limit)
     addresses = []
     for operand in (0, execution.output):
         tensor = op.tensors[operand]
@@ -290,14 +285,22 @@ def _move_indirect(execution: Execution, core: int) -> None:
     places = [execution.addresses(operand, core) for operand in range(len(op.tensors))]
     value = next(k for k, t in enumerate(op.tensors) if t.indirection is Indirection.VALUE)
     for operand, (step, count) in enumerate(op.index_steps, 1):
-        words = execution.read_codes(places[operand], op.tensors[operand])
-        index = words.astype(np.int32).astype(np.int64)
-        bad = (index < 0) | (index >= count)
-        if bad.any():
-            raise IndexOutOfRange(int(index[bad][0]))
+        index = _checked_index(execution, operand, places[operand], count)
         places[value] = places[value] + index * step
     codes = execution.read_codes(places[0], op.inputs[0])
     execution.write_codes(places[-1], codes, op.outputs[0])
+
+
+def _checked_index(
+    execution: Execution, operand: int, addresses: Int64Array, limit: int
+) -> Int64Array:
+    """The elements of an index tensor, each at least 0 and below ``limit``."""
+    words = execution.read_codes(addresses, execution.op.tensors[operand])
+    index = words.astype(np.int32).astype(np.int64)
+    bad = (index < 0) | (index >= limit)
+    if bad.any():
+        raise IndexOutOfRange(int(index[bad][0]))
+    return index
 
 
 def _indexed_addresses(

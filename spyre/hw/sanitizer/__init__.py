@@ -1,8 +1,8 @@
 """The sanitizer: an observer of launches that finds accesses a correct program does not make.
 
-`findings` has the checks and their texts, `shadow` the last writer of every stick, `tables` the
-tables of the compiled checks, `static_checks` the checks that need no run. `sanitizer` is the
-observer, with the findings of the compiled checks and of outputs.
+`findings` has the checks and their texts, `tables` the last writer of every stick and the tables of
+the compiled checks, `static_checks` the checks that need no run. `sanitizer` is the observer, with
+the findings of the compiled checks and of outputs.
 """
 
 import lazy_loader

@@ -27,15 +27,15 @@ from spyre.hw.sanitizer.findings import (
     shown_address,
     uncovered_output,
 )
-from spyre.hw.sanitizer.shadow import (
+from spyre.hw.sanitizer.static_checks import static_findings
+from spyre.hw.sanitizer.tables import (
+    CheckTables,
     LabelledProgram,
     RecordLog,
     ShadowMemory,
     UInt32Array,
     describe_writer,
 )
-from spyre.hw.sanitizer.static_checks import static_findings
-from spyre.hw.sanitizer.tables import CheckTables
 from spyre.hw.spec import STICK_BYTES, device_address
 from spyre.layout import Int64Array, host_coordinates_of_stick
 

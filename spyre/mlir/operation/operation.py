@@ -11,11 +11,11 @@ launch (§11): memory stays laid out for the largest size, only the trip count c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
@@ -228,9 +228,19 @@ class Operation:
         """All operands: inputs, index tensors, outputs."""
         return (*self.inputs, *self.index_tensors, *self.outputs)
 
+    def with_tensors(self, change: Callable[[Tensor], Tensor], **others: Any) -> Operation:
+        """This operation with all operands changed; ``others``: further fields."""
+        return replace(
+            self,
+            inputs=tuple(map(change, self.inputs)),
+            index_tensors=tuple(map(change, self.index_tensors)),
+            outputs=tuple(map(change, self.outputs)),
+            **others,
+        )
+
     @cached_property
     def footprints(self) -> dict[int, tuple[Tensor, Footprint]]:
-        """What `footprint` has computed, by tensor index; a tensor of that index may be another."""
+        """Results of `footprint` by tensor index; a tensor of that index may be another."""
         return {}
 
     @cached_property
@@ -409,7 +419,7 @@ def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class IndexStep:
-    """What one step of an index moves in a value tensor: ``page`` elements of ``dim`` (§6.4).
+    """The move of a value tensor by one step of an index: ``page`` elements of ``dim`` (§6.4).
 
     ``inside``: the iteration runs within the page along ``dim``; otherwise the index takes the
     place of the dim's coordinate.
@@ -497,13 +507,10 @@ def with_sizes(op: Operation, sizes: Sizes) -> Operation:
         return op
     for dim, size in op.symbolic_dims.items():
         _check_size(op, dim, size, sizes[dim])
-    return replace(
-        op,
+    return op.with_tensors(
+        lambda tensor: pinned(op, tensor, op.symbolic_dims),
         extents={**op.extents, **{dim: sizes[dim] for dim in op.symbolic_dims}},
         symbolic_dims={},
-        inputs=tuple(pinned(op, t, op.symbolic_dims) for t in op.inputs),
-        index_tensors=tuple(pinned(op, t, op.symbolic_dims) for t in op.index_tensors),
-        outputs=tuple(pinned(op, t, op.symbolic_dims) for t in op.outputs),
     )
 
 

@@ -69,12 +69,7 @@ def without_equal_divisions(op: Operation) -> Operation:
         equal = division_of(op, tensor).holds_equally(of_operation, held_dims(op, tensor))
         return replace(tensor, own_slices={}, own_core_slices=()) if equal else tensor
 
-    return replace(
-        op,
-        inputs=tuple(map(changed, op.inputs)),
-        index_tensors=tuple(map(changed, op.index_tensors)),
-        outputs=tuple(map(changed, op.outputs)),
-    )
+    return op.with_tensors(changed)
 
 
 def own_slice_faults(op: Operation) -> Iterator[Fault[Tensor]]:

@@ -39,11 +39,6 @@ class Operator(StrEnum):
         """True for + and -, which bind weaker than the others."""
         return self in (Operator.ADD, Operator.SUB)
 
-    @property
-    def is_division(self) -> bool:
-        """True for floordiv, ceildiv and mod, whose right side must be positive."""
-        return self in (Operator.FLOORDIV, Operator.CEILDIV, Operator.MOD)
-
 
 class AffineExpr:
     """Base of the four kinds of expression; + - * // and % build bigger ones."""
@@ -139,7 +134,7 @@ class AffineBinary(AffineExpr):
                 expected="a constant or symbol on one side of *",
                 found=str(self),
             )
-        if self.operator.is_division:
+        if self.operator in (Operator.FLOORDIV, Operator.CEILDIV, Operator.MOD):
             _check_divisor(self)
 
     @property

@@ -3,6 +3,8 @@ from .executes import (
     ExecuteView as ExecuteView,
     MemoryWindow as MemoryWindow,
     Parts as Parts,
+    ReferenceCheck as ReferenceCheck,
+    Verification as Verification,
     element_coordinates as element_coordinates,
     execute_views as execute_views,
     execution_parts as execution_parts,
@@ -25,8 +27,4 @@ from .outputs import (
     format_comparison as format_comparison,
     last_writer as last_writer,
     require_equal_shapes as require_equal_shapes,
-)
-from .reference_check import (
-    ReferenceCheck as ReferenceCheck,
-    Verification as Verification,
 )

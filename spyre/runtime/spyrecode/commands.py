@@ -44,7 +44,7 @@ class InitTransfer(msgspec.Struct, frozen=True):
 
 
 class Hcm(msgspec.Struct, frozen=True):
-    """What a ComputeOnHost computes. ``symbols``: one kind per int64 of the correction tensor.
+    """The computation of a ComputeOnHost. ``symbols``: one kind per int64 of the correction tensor.
 
     ``symbols`` is None in files of other compilers. ``others``: keys this package does not know.
     """
@@ -282,4 +282,4 @@ def _overlaps(code: SpyreCode) -> Iterator[CodeFault]:
 
 
 WARNINGS: RuleSet[SpyreCode, str] = RuleSet({"SPY837": Severity.WARNING}, (_overlaps,))
-"""What does not keep a directory from being loaded."""
+"""Faults of a directory that can be loaded all the same."""

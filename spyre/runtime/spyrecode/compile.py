@@ -43,7 +43,8 @@ CORRECTION = "correction"
 
 def make_code(name: str, symbols: Sequence[SymbolKind], binary_bytes: int) -> SpyreCode:
     """The plans of a program with ``symbols`` whose binary has ``binary_bytes`` (whole sticks)."""
-    correction_bytes = correction_tensor_bytes(len(symbols))
+    # one int64 per symbol, whole sticks
+    correction_bytes = -(-len(symbols) * SYMBOL_BYTES // STICK_BYTES) * STICK_BYTES
     transfer = InitTransfer(INIT_BINARY_FILE, PROGRAM_BASE, binary_bytes)
     compute = ComputeOnDevice(PROGRAM_BASE, name)
     if not symbols:
@@ -60,11 +61,6 @@ def make_code(name: str, symbols: Sequence[SymbolKind], binary_bytes: int) -> Sp
         compute,
     )
     return SpyreCode(binary_bytes + correction_bytes, (transfer,), execution)
-
-
-def correction_tensor_bytes(n_symbols: int) -> int:
-    """Bytes of a correction tensor: one int64 per symbol, whole sticks."""
-    return -(-n_symbols * SYMBOL_BYTES // STICK_BYTES) * STICK_BYTES
 
 
 @dataclass(frozen=True)

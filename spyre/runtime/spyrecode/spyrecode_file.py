@@ -101,11 +101,6 @@ class JsonObject:
         return size
 
 
-def signed_number(text: str) -> int | None:
-    """The integer a decimal string spells; None when it spells none."""
-    return int(text) if _SIGNED.fullmatch(text) else None
-
-
 def shown(value: Any) -> str:
     """A JSON value in a message, shortened."""
     text = repr(value)
@@ -262,10 +257,9 @@ def _ishape(command: JsonObject) -> tuple[int, ...]:
         raise _wrong_ishape(command, "must be an array", value)
     if not all(isinstance(entry, str) for entry in value):
         raise _wrong_ishape(command, "elements must be strings", value)
-    numbers = [signed_number(entry) for entry in value]
-    if any(number is None or number < 0 for number in numbers):
+    if not all(_SIGNED.fullmatch(entry) and int(entry) >= 0 for entry in value):
         raise _wrong_ishape(command, "elements must be decimal numbers", value)
-    return tuple(number for number in numbers if number is not None)
+    return tuple(map(int, value))
 
 
 def _wrong_ishape(command: JsonObject, what: str, value: Any) -> BundleError:

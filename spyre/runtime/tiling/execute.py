@@ -169,12 +169,7 @@ def _with_layout(op: Operation, operand: int, layout: _OperandLayout) -> Operati
         sizes = {**tensor.device_dim_sizes, **stored}
         return replace(tensor, device_dim_sizes=sizes, first_pitch_bytes=first_pitch)
 
-    return replace(
-        op,
-        inputs=tuple(map(changed, op.inputs)),
-        index_tensors=tuple(map(changed, op.index_tensors)),
-        outputs=tuple(map(changed, op.outputs)),
-    )
+    return op.with_tensors(changed)
 
 
 # --- kernels of a plan ---------------------------------------------------------------------------

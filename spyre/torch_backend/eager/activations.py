@@ -290,10 +290,6 @@ def native_dropout(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(mask, x * (1 / (1 - p) if p < 1 else 0.0), 0.0), mask
 
 
-def native_dropout_backward(args: Arguments) -> torch.Tensor:
-    return torch.where(args.mask, args.grad_output * args.scale, 0.0)
-
-
 _LOSS = Conditions(
     dtypes={"inputs": (*FLOATS, *INTEGERS)}, same_device=("inputs",), nonempty=("inputs",)
 )
@@ -318,7 +314,8 @@ KERNELS = (
     ("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
     row(native_dropout, dtypes={"input": FLOATS}, nonempty=("input",)),
     row(
-        native_dropout_backward,
+        lambda args: torch.where(args.mask, args.grad_output * args.scale, 0.0),
+        "native_dropout_backward",
         dtypes={"grad_output": FLOATS, "mask": BOOL},
         nonempty=("grad_output",),
     ),

@@ -96,7 +96,10 @@ _programs: LruCache[tuple[object, ...], EagerProgram] = LruCache(MAX_PROGRAMS)
 
 
 def prepare(call: EagerCall) -> CachedCall | Relayout:
-    """What a call runs. LoweringError when even operands in the default layout do not help."""
+    """The program of a call, or the operands to copy to the default layout first.
+
+    LoweringError when these do not help either.
+    """
     views = [_view(o, b) for o, b in zip(call.operands, call.buffers, strict=True)]
     if missing := frozenset(k for k, view in enumerate(views) if view is None):
         return missing

@@ -60,11 +60,6 @@ add, mul = partial(_word, "addi32toi32"), partial(_word, "muli32toi32")
 exact_add, exact_mul = partial(_exact, "addi32toi32"), partial(_exact, "muli32toi32")
 
 
-def word_of(builder: Lowering, x: Value, dtype: str) -> Value:
-    """float32 as a word, towards zero and within int32."""
-    return builder.convert(builder.convert(x, "int32"), dtype)
-
-
 def sub(builder: Lowering, a: Value, b: Value | int) -> Value:
     return add(builder, a, -b if isinstance(b, int) else mul(builder, b, -1))
 
@@ -162,7 +157,7 @@ def divided(
     number = divisor if isinstance(divisor, int) else builder.convert(divisor, "float32")
     for _ in range(2):
         share = builder.pointwise("realdiv", builder.convert(left, "float32"), number)
-        step = word_of(builder, share, dtype)
+        step = builder.convert(builder.convert(share, "int32"), dtype)  # towards zero
         quotient = add(builder, step, quotient)
         left = sub(builder, left, mul(builder, step, divisor))
     below = builder.convert(is_negative(builder, left), dtype)
@@ -384,10 +379,6 @@ def _has_divisor(args: Arguments) -> bool:
     return is_word and not is_zero and all(map(is_integer, (args.self, args.other)))
 
 
-def _has_exponent(args: Arguments) -> bool:
-    return isinstance(args.exponent, int) and args.exponent >= 0
-
-
 def _has_bits_and_bools(args: Arguments) -> bool:
     tensors = isinstance(args.self, torch.Tensor) and isinstance(args.other, torch.Tensor)
     return tensors and {args.self.dtype, args.other.dtype} == {args.out.dtype, torch.bool}
@@ -420,6 +411,7 @@ _CLAMP = Conditions(
 _UNARY = Conditions(dtypes={"self": INTEGERS}, same_dtype=("self", "results"))
 _BITS = Conditions(dtypes={"out": INTEGERS}, check=_has_bits_and_bools)
 _EXTREME = replace(_UNARY, nonempty=("self",))
+_POWER = replace(_UNARY, check=lambda args: isinstance(args.exponent, int) and args.exponent >= 0)
 _DIVISION = Conditions(
     dtypes={"results": INTEGERS}, same_dtype=("results",), nonempty=("inputs",), check=_has_divisor
 )
@@ -455,7 +447,7 @@ KERNELS = (
     ("neg.out", partial(unary, "int neg", _negative, ()), _UNARY),
     ("abs.out", partial(unary, "int abs", _magnitude, ()), _UNARY),
     ("sum.IntList_out", _sum, _SUM),
-    ("pow.Tensor_Scalar_out", _raised, replace(_UNARY, check=_has_exponent)),
+    ("pow.Tensor_Scalar_out", _raised, _POWER),
     (
         "prod.int_out",
         partial(over_dims, "int prod", partial(folded, exact_mul)),

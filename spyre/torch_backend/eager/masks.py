@@ -203,11 +203,6 @@ def masked_scatter(args: Arguments) -> torch.Tensor:
     return torch.where(mask, table.index_select(0, places).reshape(x.shape), x)
 
 
-def _masked_scatter_(args: Arguments) -> torch.Tensor:
-    x: torch.Tensor = args.self
-    return x.copy_(masked_scatter(args))
-
-
 def _triangular(lower: bool, args: Arguments) -> torch.Tensor:
     x: torch.Tensor = args.self
     if not x.numel():
@@ -264,7 +259,7 @@ KERNELS = (
     ("tril.out", partial(_triangular, True), _TRIANGLE),
     ("triu.out", partial(_triangular, False), _TRIANGLE),
     ("masked_scatter", masked_scatter, _SCATTER),
-    ("masked_scatter_", _masked_scatter_, _SCATTER),
+    ("masked_scatter_", lambda args: args.self.copy_(masked_scatter(args)), _SCATTER),
     ("masked_fill.Scalar", masked_fill, _FILL),
     ("masked_fill.Tensor", masked_fill, _FILL),
     ("masked_fill_.Scalar", masked_fill_, _FILL),

@@ -85,7 +85,7 @@ def ranked(
 
 
 def _chosen(builder: Lowering, x: Value, dim: int, descending: bool, both: bool) -> list[Value]:
-    """What max or min choose along ``dim``, and its position: the first NaN where there is one."""
+    """The choice of max or min along ``dim``, and its position: the first NaN if there is one."""
     values = [extreme(builder, "max" if descending else "min", x, (dim,))] if both else []
     x = off_lanes(builder, x, dim)
     key = x if descending else builder.pointwise("neg", x)

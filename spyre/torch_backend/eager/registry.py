@@ -100,7 +100,7 @@ PLAIN: dict[str, Conditions] = {
     "sum.dim_IntList": reductions.PLAIN,
     "mean.dim": reductions.PLAIN,
 }
-"""What ATen checks before it calls the ``out`` variants, by functional variant."""
+"""Conditions that ATen checks before it calls the ``out`` variants, by functional variant."""
 
 
 @cache

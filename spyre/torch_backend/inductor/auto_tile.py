@@ -151,7 +151,7 @@ def _longest(operations: Sequence[Any], dims: Mapping[str, Dims], name: str) -> 
     begin = 0
     for position, op in enumerate(operations):
         dim = dims.get(op.get_name(), {}).get(name)
-        if dim is None or not may_be_tiled(op):
+        if dim is None or not is_loop_operation(op) or is_hinted(op):
             yield from _unless_empty(begin, position)
             begin = position + 1
         elif dim[1]:
@@ -190,11 +190,6 @@ def _is_tileable(operations: Sequence[Any], members: Sequence[Dims], name: str) 
     """Return True if no operation reduces the dim, or only the last one does, exactly."""
     reducing = [op for op, row in zip(operations, members, strict=True) if row[name][1]]
     return not reducing or (reducing == [operations[-1]] and reduces_exactly(operations[-1]))
-
-
-def may_be_tiled(operation: Any) -> bool:
-    """Return True if `coarse_tile` accepts the operation and no hint tiles it."""
-    return is_loop_operation(operation) and not is_hinted(operation)
 
 
 def reduces_exactly(operation: Any) -> bool:
@@ -262,11 +257,6 @@ class Outcome:
     why: str = ""
 
     @property
-    def is_hopeless(self) -> bool:
-        """True if other counts along the same dims are not possible either."""
-        return bool(self.why) and not self.why.startswith(COUNT_DOES_NOT_FIT)
-
-    @property
     def is_possible(self) -> bool:
         """True if a kernel with these tiles can be compiled."""
         return not self.why
@@ -314,7 +304,8 @@ def _climb(candidates: Iterator[Levels], trial: Trial) -> Iterator[Outcome]:
     for levels in candidates:
         outcome = trial(levels)
         if not outcome.is_possible:
-            if outcome.is_hopeless:
+            # whether other counts along the same dims are possible
+            if not outcome.why.startswith(COUNT_DOES_NOT_FIT):
                 return
             continue
         yield outcome

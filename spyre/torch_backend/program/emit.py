@@ -71,7 +71,9 @@ def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
     if spec.kind is OpKind.GATHER:
         row_pitch, rows = _rows_of(spec.inputs[_TABLE], spec.dims[0])
         if spec.written.sizes[spec.dims[0]] == 1:
-            dims.append(single_row(row_pitch))
+            # the row dim of a single row, from a table of this pitch
+            one = Factor(1, STICK_BYTES)
+            dims.append(IterationDim(1, (Factor(1, row_pitch), one, one), 1))
     return IteratedOp(
         spec.kind,
         spec.name,
@@ -158,10 +160,6 @@ def _matmul_walk(spec: DeviceOp) -> _Walk:
     return [v.view for v in values], [*([0] * (rank - 2)), 1, 2, 3]
 
 
-def _restickify_walk(spec: DeviceOp) -> _Walk:
-    return [v.view for v in (*spec.inputs, spec.output)], None
-
-
 def _topk_walk(spec: DeviceOp) -> _Walk:
     """``output``: k elements along ``dims[0]``, which is not the lane dim."""
     (source,), (along,) = spec.inputs, spec.dims
@@ -190,12 +188,6 @@ def _gather_walk(spec: DeviceOp) -> _Walk:
     return views, [int(k == along) for k in range(len(sizes))]
 
 
-def single_row(pitch_bytes: int) -> IterationDim:
-    """The row dim of a gather of a single row, from a table of this pitch."""
-    one = Factor(1, STICK_BYTES)
-    return IterationDim(1, (Factor(1, pitch_bytes), one, one), 1)
-
-
 def _rows_of(table: Value, along: int) -> tuple[int, int]:
     """Bytes from row to row, and their number."""
     factors = table.view.dims[along]
@@ -210,7 +202,7 @@ _WALKS: dict[OpKind, Callable[[DeviceOp], _Walk]] = {
     OpKind.POINTWISE: _pointwise_walk,
     OpKind.REDUCTION: _reduction_walk,
     OpKind.MATMUL: _matmul_walk,
-    OpKind.RESTICKIFY: _restickify_walk,
+    OpKind.RESTICKIFY: lambda spec: ([v.view for v in (*spec.inputs, spec.output)], None),
     OpKind.TOPK: _topk_walk,
     OpKind.GATHER: _gather_walk,
 }

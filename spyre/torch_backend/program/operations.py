@@ -399,8 +399,8 @@ def _whole_sticks(extent: int) -> int:
 
 
 def wide_multiple(value: Value) -> int:
-    """What float32 memory of these elements is rounded up to for conversions to take it; 0 where it
-    has whole groups anyway.
+    """The multiple of elements that float32 memory for conversions is rounded up to; 0 where it has
+    whole groups anyway.
     """
     sticks = -(-value.view.lane_extent // WIDE_STICK)
     return WIDE if sticks % 2 else 0

@@ -81,11 +81,6 @@ def storage_bytes(storage: torch.UntypedStorage) -> int:
     return 0 if freed_buffer(storage) is not None else len(storage)
 
 
-def get_item(storage: torch.UntypedStorage, index: Any) -> Any:
-    """Return one byte as a number, or a slice as a CPU storage."""
-    return host_storage(buffer_of_storage(storage))[index]
-
-
 def set_item(storage: torch.UntypedStorage, index: Any, value: Any) -> torch.UntypedStorage:
     """Overwrite one byte or a slice."""
     buffer = buffer_of_storage(storage)
@@ -119,7 +114,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "clone": clone,
     "resize_": resize_storage,
     "nbytes": storage_bytes,
-    "__getitem__": get_item,
+    "__getitem__": lambda storage, index: host_storage(buffer_of_storage(storage))[index],
     "__setitem__": set_item,
     "fill_": lambda storage, value: set_item(storage, slice(None), value),
     "tolist": to_list,

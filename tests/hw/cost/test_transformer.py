@@ -9,7 +9,7 @@ import pytest
 
 from spyre.errors import EstimateError
 from spyre.hw.cost import default_machine, estimate_model
-from spyre.hw.cost.transformer import decoder_shape, kernels_of
+from spyre.hw.cost.estimate import decoder_shape, kernels_of
 
 GRANITE = {
     "model_type": "granite",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from spyre.hw.counters.program import lx_peak_bytes
-from spyre.hw.counters.scratchpad import is_live, live_bytes
+from spyre.hw.counters.program import is_live, live_bytes, lx_peak_bytes
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.operation.operation import Component

@@ -19,7 +19,7 @@ from spyre.hw.reference.agreement import (
     ordered_codes,
     ulp_distance,
 )
-from spyre.runtime.compare import reference_check
+from spyre.runtime.compare import executes
 from spyre.runtime.run.session import RunOptions, Session
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
 
@@ -53,7 +53,7 @@ def wrong_reference(monkeypatch: pytest.MonkeyPatch, execute: str, change: int) 
             code = memory.view(at, 2).view(np.uint16)
             code += np.uint16(change)
 
-    monkeypatch.setattr(reference_check, "run_reference", run)
+    monkeypatch.setattr(executes, "run_reference", run)
 
 
 def test_a_wrong_element_is_named(monkeypatch):
@@ -100,7 +100,7 @@ def test_the_tile_of_a_loop(monkeypatch):
         if len(calls) == 3:
             memory.view(int(starts[-1, 0]), 2)[:] ^= 0x10
 
-    monkeypatch.setattr(reference_check, "run_reference", run)
+    monkeypatch.setattr(executes, "run_reference", run)
     with pytest.raises(MismatchError, match=r"loop indices \(2,\)"):
         spyre.run(EXAMPLES / "add_loop", verify=True)
     assert len(calls) == 3
@@ -111,7 +111,7 @@ def test_a_changed_input_is_found(monkeypatch):
         run_reference(op, memory, starts, *rest)
         memory.view(int(starts[0, 0]), 1)[:] ^= 1
 
-    monkeypatch.setattr(reference_check, "run_reference", run)
+    monkeypatch.setattr(executes, "run_reference", run)
     with pytest.raises(MismatchError, match="the engine changed an input"):
         spyre.run(EXAMPLES / "add_loop", verify=True)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram
-from spyre.runtime.compare.executes import stepping_runner
-from spyre.runtime.compare.reference_check import (
+from spyre.runtime.compare.executes import (
     DEFAULT_VERIFY_POINTS,
     ReferenceCheck,
     Verification,
+    stepping_runner,
 )
 
 

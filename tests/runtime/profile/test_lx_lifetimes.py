@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from spyre.hw.counters.scratchpad import LxAccesses, LxLifetimes, lifetimes, live_bytes
+from spyre.hw.counters.program import LxAccesses, LxLifetimes, lifetimes, live_bytes
 from tests.examples import examples
 
 Use = tuple[int, int, int, int]

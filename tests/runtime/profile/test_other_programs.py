@@ -21,12 +21,12 @@ from spyre.hw.counters.program import (
     ExecuteLabels,
     Executions,
     LaunchCounts,
+    LxAccesses,
     ProgramView,
     StatementView,
     lx_peak_bytes,
 )
-from spyre.hw.counters.scratchpad import LxAccesses
-from spyre.hw.sanitizer.shadow import LabelledProgram, RecordLog, describe_writer
+from spyre.hw.sanitizer.tables import LabelledProgram, RecordLog, describe_writer
 from spyre.hw.spec import CORES
 from spyre.runtime.flex.blocks import ControlBlock
 from spyre.runtime.flex.command_stream import Command, CommandStream

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile as torch_profile
 
-from spyre.torch_backend.observe.watch import FIRST_PROCESS
+from spyre.torch_backend.observe import FIRST_PROCESS
 from tests.perfetto.sums import assert_sums, assert_whole, tracks_of
 from tests.perfetto.trace_processor import TraceProcessor
 

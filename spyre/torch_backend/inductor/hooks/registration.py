@@ -511,18 +511,14 @@ def spyre_context() -> Iterator[None]:
         return
     token = _in_spyre_context.set(True)
     try:
-        with inductor_config.patch(_inductor_settings()):
+        passes = {
+            "post_grad_custom_post_pass": PostGradPasses(),
+            "_post_fusion_custom_pass": PostFusionPasses(),
+        }
+        with inductor_config.patch(INDUCTOR_SETTINGS | passes):
             yield
     finally:
         _in_spyre_context.reset(token)
-
-
-def _inductor_settings() -> dict[str, Any]:
-    passes = {
-        "post_grad_custom_post_pass": PostGradPasses(),
-        "_post_fusion_custom_pass": PostFusionPasses(),
-    }
-    return INDUCTOR_SETTINGS | passes
 
 
 def _install_hooks() -> None:

@@ -492,19 +492,13 @@ def planned_kernel(
     if is_logged:
         logger.info("work division:\n%s", notes[DIVISIONS_FILE])
     kernel = shown.run("scratchpad_planning", place_in_lx, kernel)
-    kernel = shown.run("hbm_pool_planning", _in_pool, kernel)
-    made_for = tuple(spec.made_for for spec in operations.specs)
-    return PlannedKernel(kernel, tuple(arguments), _numbers_read(operations), notes, made_for)
-
-
-def _in_pool(kernel: Kernel) -> Kernel:
-    return with_offsets(kernel, POOL, pool_offsets(kernel))
-
-
-def _numbers_read(operations: KernelOperations) -> tuple[tuple[float, str], ...]:
-    """Number and dtype of every constant argument that the operations read."""
+    kernel = shown.run(
+        "hbm_pool_planning", lambda each: with_offsets(each, POOL, pool_offsets(each)), kernel
+    )
     read = (operations.constants[k] for k in read_constants(operations))
-    return tuple((constant.number, constant.dtype) for constant in read)
+    numbers = tuple((constant.number, constant.dtype) for constant in read)
+    made_for = tuple(spec.made_for for spec in operations.specs)
+    return PlannedKernel(kernel, tuple(arguments), numbers, notes, made_for)
 
 
 def _text(kernel: KernelOperations | Kernel) -> str:

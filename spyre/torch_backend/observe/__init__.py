@@ -1,5 +1,0 @@
-"""Observers of eager and compiled code: traces, profiles, counters, debug output."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
