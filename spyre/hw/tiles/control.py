@@ -1,7 +1,7 @@
 """scf.for and scf.if: all iterations of a loop at once, branches under a mask.
 
 A loop's carried tiles have one place each: the value of a trip is written there, at once where the
-operation that computes it may overwrite what it reads, else by a copy at the end of the trip.
+operation that computes it may overwrite its operands, else by a copy at the end of the trip.
 Carried numbers make a loop's trips depend on each other; they are not traced.
 """
 
@@ -118,14 +118,8 @@ def in_places(
     tracer.targets = {**outer, **own}
     made = tracer.run_body(region.body, site.level, {**others, **carried})
     tracer.targets = outer
-    return [_as_tile(site, v, p) for v, p in zip(made, places, strict=False)]
-
-
-def _as_tile(site: Site, value: Value, like: DataTile) -> DataTile:
-    if isinstance(value, Number):
-        return site.constant(value, like.shape, like.element)
-    assert isinstance(value, DataTile)
-    return value
+    pairs = zip(made, places, strict=False)
+    return [site.as_tile(value, place.shape, place.element) for value, place in pairs]
 
 
 def _direct_targets(
@@ -162,12 +156,7 @@ def trace_if(site: Site) -> None:
                     site, ~mask, kept, value
                 )  # fmt: skip
                 continue
-            tile = (
-                site.constant(value, type_.extents, type_.element)
-                if isinstance(value, Number)
-                else value
-            )
-            assert isinstance(tile, DataTile)
+            tile = site.as_tile(value, type_.extents, type_.element)
             if kept is None:
                 until = max(_end(site), tracer.last_use(site.op, name))
                 stick = _layout(tile, len(tile.shape) - 1 if tile.shape else None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
 from spyre.hw.tiles.trace import Site, dims_of
-from spyre.hw.tiles.values import PAIR, DataTile, Number, Value
+from spyre.hw.tiles.values import PAIR, DataTile, Value
 from spyre.mlir.operation import MASK_CONSTANT
 from spyre.mlir.tiles import TileOp, Type, operation_rows
 
@@ -26,13 +26,11 @@ def trace_splat(site: Site) -> None:
     fields = site.op.fields
     (name,) = fields.get("ins", (fields.get("value"),))
     type_ = fields["!outs"][0] if "!outs" in fields else fields["!result"]
-    value = site.value(name)
-    if isinstance(value, Number):
-        site.bind(site.constant(value, type_.extents, type_.element))
-        return
-    assert isinstance(value, DataTile)
-    new = _integers(site, "dimensions") if "dimensions" in fields else range(len(type_.extents))
-    site.bind(value.broadcast(type_.extents, tuple(new)))
+    rank = len(type_.extents)
+    new = _integers(site, "dimensions") if "dimensions" in fields else range(rank)
+    kept = [d for d in range(rank) if d not in new]
+    tile = site.tile(name, tuple(type_.extents[d] for d in kept), type_.element)
+    site.bind(tile.over(type_.extents, kept))
 
 
 def _integers(site: Site, key: str) -> tuple[int, ...]:
@@ -113,8 +111,7 @@ def assembled(site: Site, values: Sequence[Value], type_: Type) -> DataTile:
     """A tile of single values, row by row."""
     whole = site.rows(type_.extents, type_.element)
     for at, value in zip(np.ndindex(type_.extents), values, strict=True):
-        tile = site.constant(value, (), type_.element) if isinstance(value, Number) else value
-        assert isinstance(tile, DataTile)
+        tile = site.as_tile(value, (), type_.element)
         site.move(tile, whole.part(site.numbers(at), (), site.level))
     return whole
 

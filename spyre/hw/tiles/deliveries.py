@@ -32,11 +32,10 @@ def trace_produce(site: Site) -> None:
     names: dict[str, Value] = {name: group for name, _ in region.arguments}
     made = tracer.run_body(region.body, branch.level, names)
     types = region.body[-1].fields["!values"]
-    given = [
-        branch.constant(v, type_.extents, type_.element) if isinstance(v, Number) else v
+    parts = tuple(
+        _published(branch, branch.as_tile(v, type_.extents, type_.element))
         for v, type_ in zip(made, types, strict=True)
-    ]
-    parts = tuple(_published(branch, tile) for tile in given if isinstance(tile, DataTile))
+    )
     site.bind(Future(parts, producers, site.level, branch.level.active))
 
 
@@ -61,8 +60,7 @@ def _published(site: Site, tile: DataTile) -> DataTile:
 def trace_deliver(site: Site) -> None:
     """inter_tile_reduce and inter_tile_consume."""
     op, module = site.op, site.tracer.program.module
-    future = site.value(op.fields["future"])
-    assert isinstance(future, Future)
+    future = site.one_of(Future, op.fields["future"])
     consumers = members(module, op.fields["consumers"], groups_of(module, op.fields["!future"]))
     assert consumers is not None
     wanted: list[tuple[int, ...]] = []

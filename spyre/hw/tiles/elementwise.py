@@ -39,11 +39,7 @@ def trace_elementwise(site: Site) -> None:
         site.bind(on_numbers(site, values))
         return
     shape, element = given[-1].shape, given[-1].element
-    tiles = [
-        site.constant(v, shape, element) if isinstance(v, Number) else v
-        for v in values
-        if isinstance(v, Number | DataTile)
-    ]
+    tiles = [site.as_tile(value, shape, element) for value in values]
     for tile in given:
         site.keep(tile, site.until)
     site.bind_computed(lambda target: on_tiles(site, tiles, shape, target))

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from spyre.hw.tiles.data import combiner_of, reduced
 from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import DataTile, Number, Value
-from spyre.mlir.program import AffineMap
+from spyre.hw.tiles.values import DataTile, Value
 
 
 def trace_generic(site: Site) -> None:
@@ -23,8 +22,10 @@ def trace_generic(site: Site) -> None:
         extents.update(zip(map_.permutation, type_.extents, strict=True))
     shape = tuple(extents.get(d, 1) for d in range(len(kinds)))
     names = [*fields["ins"], *fields["outs"]]
-    seen = [_seen(site, name, map_, type_.element, shape)
-            for name, map_, type_ in zip(names, maps, types, strict=True)]  # fmt: skip
+    seen = [
+        site.tile(name, type_.extents, type_.element).over(shape, map_.permutation)
+        for name, map_, type_ in zip(names, maps, types, strict=True)
+    ]
     to_output = maps[-1].permutation
     summed = [d for d, kind in enumerate(kinds) if kind.text == "reduction"]
     if summed:
@@ -33,17 +34,6 @@ def trace_generic(site: Site) -> None:
         site.refuse("an output that lacks a parallel dim", "all parallel dims")
     else:
         site.bind_computed(lambda target: _body(site, seen, shape, to_output, target))
-
-
-def _seen(site: Site, name: str, map_: AffineMap, element: str, shape: tuple[int, ...]) -> DataTile:
-    """An operand over the iteration space: it does not vary along dims that its map leaves out."""
-    chosen = map_.permutation or ()
-    tile = site.tile(name, tuple(shape[d] for d in chosen), element)
-    pitches = [0] * len(shape)
-    for own, dim in enumerate(chosen):
-        pitches[dim] = tile.pitches[own]
-    stick = None if tile.stick is None else chosen[tile.stick]
-    return replace(tile, shape=shape, pitches=tuple(pitches), stick=stick)
 
 
 def _body(
@@ -64,10 +54,8 @@ def _body(
     }
     (made,) = tracer.run_body(region.body, site.level, names)
     tracer.targets = outer
-    if isinstance(made, Number):
-        made = site.constant(made, shape, site.op.fields["!outs"][0].element)
-    assert isinstance(made, DataTile)
-    return target if made is inner and target is not None else made.permuted(to_output)
+    tile = site.as_tile(made, shape, site.op.fields["!outs"][0].element)
+    return target if tile is inner and target is not None else tile.permuted(to_output)
 
 
 def _reduction(
@@ -81,15 +69,9 @@ def _reduction(
     if start.varies:
         site.refuse("a start value of a generic reduction", "tensor.empty or a constant")
     present = [d for d in range(len(source.shape)) if d not in absent]
-    narrow = replace(
-        source,
-        shape=tuple(source.shape[d] for d in present),
-        pitches=tuple(source.pitches[d] for d in present),
-        stick=None if source.stick is None else present.index(source.stick),
-    )
     kept = [d for d in present if d not in summed]
     bare = replace(start, shape=tuple(source.shape[d] for d in kept), pitches=(0,) * len(kept))
     dims = tuple(map(present.index, summed))
-    total = reduced(site, combiner_of(site), narrow, dims, bare)
+    total = reduced(site, combiner_of(site), source.permuted(present), dims, bare)
     shape = tuple(source.shape[d] for d in to_output)
-    site.bind(total.broadcast(shape, tuple(k for k, d in enumerate(to_output) if d not in kept)))
+    site.bind(total.over(shape, [to_output.index(d) for d in kept]))

@@ -1,4 +1,4 @@
-"""What traces each operation that is not elementwise, and `trace_function`, which traces one."""
+"""Tracing of a function; the handler of each operation that is not elementwise."""
 
 from __future__ import annotations
 
@@ -92,20 +92,13 @@ def _trace_extract_argument(site: Site) -> None:
         site.bind(site.number(dict(site.op.fields["!argument"].details)[field]))
 
 
-def _trace_load(site: Site) -> None:
-    access = site.value(site.op.fields["tile"])
+def _trace_moved(site: Site) -> None:
+    """ktdp.load and ktdp.store."""
+    access, loads = site.one_of(Access, site.op.fields["tile"]), bool(site.op.results)
     if isinstance(access, Indirect):
-        indirect.load_indirect(site, access)
-    elif isinstance(access, Access):
-        memory.trace_load(site, access)
-
-
-def _trace_store(site: Site) -> None:
-    access = site.value(site.op.fields["tile"])
-    if isinstance(access, Indirect):
-        indirect.store_indirect(site, access)
-    elif isinstance(access, Access):
-        memory.trace_store(site, access)
+        indirect.trace_moved(site, access, loads)
+    else:
+        (memory.trace_load if loads else memory.trace_store)(site, access)
 
 
 def _trace_index(site: Site) -> None:
@@ -120,8 +113,8 @@ HANDLERS: dict[str, Callable[[Site], None]] = {
     "ktdp.construct_distributed_memory_view": memory.trace_distributed,
     "ktdp.construct_access_tile": memory.trace_access_tile,
     "ktdp.construct_indirect_access_tile": indirect.trace_indirect_tile,
-    "ktdp.load": _trace_load,
-    "ktdp.store": _trace_store,
+    "ktdp.load": _trace_moved,
+    "ktdp.store": _trace_moved,
     "linalg.fill": data.trace_splat,
     "tensor.splat": data.trace_splat,
     "linalg.broadcast": data.trace_splat,

@@ -21,26 +21,19 @@ Line = tuple[Number, tuple[int, ...]]
 
 def trace_indirect_tile(site: Site) -> None:
     """An access of whose elements the places are found where it is loaded or stored."""
-    view = site.value(site.op.fields["view"])
-    assert isinstance(view, View)
-    site.bind(Indirect(view, site.op, *box_of(site, "variables_space")))
+    lows, extents, order = box_of(site, "variables_space")
+    view = site.one_of(View, site.op.fields["view"])
+    site.bind(Indirect(view, extents, order, lows=lows, op=site.op))
 
 
-def load_indirect(site: Site, access: Indirect) -> None:
-    """A copy of the elements that the subscripts name."""
-    tile = site.rows(access.shape, access.view.element)
-    _move(site, access, tile, True)
-    site.bind(tile)
-
-
-def store_indirect(site: Site, access: Indirect) -> None:
-    """A copy to the elements that the subscripts name."""
-    value = site.tile(site.op.fields["value"], access.shape, access.view.element)
-    _move(site, access, value, False)
-
-
-def _move(site: Site, access: Indirect, value: DataTile, loads: bool) -> None:
-    """Move between a tile and the elements that the subscripts name."""
+def trace_moved(site: Site, access: Indirect, loads: bool) -> None:
+    """A copy of, or to, the elements that the subscripts name."""
+    element = access.view.element
+    if loads:
+        value = site.rows(access.shape, element)
+        site.bind(value)
+    else:
+        value = site.tile(site.op.fields["value"], access.shape, element)
     lookups = [site.value(s.view) if s.view else None for s in access.op.fields["subscripts"]]
     if any(len(v.parts) > 1 for v in (access.view, *lookups) if isinstance(v, View)):
         site.refuse("an indirect access of a distributed view", "a view of one part")

@@ -2,8 +2,8 @@
 
 A view has parts: one, or those of a distributed view. An access tile of whole sticks inside of one
 part is an operand of the statement that uses it. Every other access is moved by elements: per part,
-the box of coordinates that both have, grouped by its extents; what is outside of a view of unknown
-sizes is 0, and not stored.
+the box of coordinates that both have, grouped by its extents; elements outside of a view of unknown
+sizes are 0, and not stored.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ def trace_distributed(site: Site) -> None:
     """The parts of a distributed view, each with the corner of its coordinate set."""
     type_, parts = site.op.fields["!result"], []
     for name in site.op.fields["views"]:
-        view = site.value(name)
-        assert isinstance(view, View)
+        view = site.one_of(View, name)
         entry = view.op.attribute("coordinate_set")
         symbols = [item for item in view.op.fields["sizes"] if isinstance(item, str)]
         points = None if entry is None else site.tracer.program.module.resolved(entry.value)
@@ -150,8 +149,7 @@ def _number(site: Site, values: Any) -> Number:
 
 def trace_access_tile(site: Site) -> None:
     """The box of coordinates from the values of the indices on."""
-    view, base_map = site.value(site.op.fields["view"]), site.resolved("base_map")
-    assert isinstance(view, View)
+    view, base_map = site.one_of(View, site.op.fields["view"]), site.resolved("base_map")
     corner: list[Any] = [
         fold(e.expr, site.numbers(e.names), (), INTEGERS) for e in site.op.fields["indices"]
     ]
@@ -162,7 +160,7 @@ def trace_access_tile(site: Site) -> None:
     if not view.is_clipped:
         for dim, (first, extent) in enumerate(zip(shifted, extents, strict=True)):
             check_inside(site, view, dim, first.values, first.values + extent - 1)
-    site.bind(Access(view, shifted, extents, order))
+    site.bind(Access(view, extents, order, shifted))
 
 
 def box_of(site: Site, prefix: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

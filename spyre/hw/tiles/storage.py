@@ -1,8 +1,8 @@
 """Places of values in the tiles' scratchpads: by liveness, the same on every tile.
 
 Values of a KTIR function are placed where they are defined, and their places are free after their
-last use; one used inside of a loop that does not define it lives until the loop ends. What does not
-fit is refused with the sizes.
+last use; one used inside of a loop that does not define it lives until the loop ends. Without
+room for one, it is placed in device memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BlockedError(Exception):
 @dataclass
 class Scratchpad:
     """Allocator of the scratchpads. ``taken``: offset → (end, number of its last use); ``blocked``:
-    first bytes and ends of what the function has views of.
+    first bytes and ends of the views that the function has.
     """
 
     blocked: tuple[tuple[int, int], ...] = ()
@@ -78,7 +78,7 @@ class Scratchpad:
             raise BlockedError(low, end)
 
     def extend(self, offset: int, until: int) -> None:
-        """Keep what holds byte ``offset`` until ``until`` at least."""
+        """Keep the value at byte ``offset`` until ``until`` at least."""
         for at, (end, last) in self.taken.items():
             if at <= offset < end:
                 self.taken[at] = (end, max(last, until))

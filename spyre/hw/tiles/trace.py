@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,7 @@ from spyre.mlir.program import relocate
 from spyre.mlir.tiles import KtirProgram, TileFunction, TileOp, Type
 
 Array = npt.NDArray[Any]
+V = TypeVar("V", bound=Value)
 MOST_INSTANCES = 4_000_000
 FLOATS = ("f16", "f32", "bf16", "!spyreop.df16")
 _SCALARS = ("ktdp.construct_", "arith.constant", "arith.index", "tensor.empty")
@@ -252,6 +253,13 @@ class Site:
         """The value of a name."""
         return self.tracer.value(name)
 
+    def one_of(self, kind: type[V], name: str) -> V:
+        """The value of a name, which has to be of ``kind``."""
+        value = self.value(name)
+        if not isinstance(value, kind):
+            self.refuse(f"%{name} as an operand", kind.__name__, type(value).__name__)
+        return value
+
     def number(self, item: str | int, is_address: bool = False) -> Number:
         """A name's number, or one that is written; no address but where one may be."""
         if isinstance(item, int):
@@ -273,7 +281,10 @@ class Site:
 
     def tile(self, name: str, shape: tuple[int, ...] = (), element: str = "") -> DataTile:
         """A name's tile; a number becomes a constant tile of ``shape``."""
-        value = self.value(name)
+        return self.as_tile(self.value(name), shape, element)
+
+    def as_tile(self, value: Value, shape: tuple[int, ...], element: str) -> DataTile:
+        """A value as a tile; a number becomes a constant one of ``shape``."""
         if isinstance(value, Number):
             return self.constant(value, shape, element)
         assert isinstance(value, DataTile)
@@ -316,8 +327,8 @@ class Site:
             self.tracer.scratchpad.extend(int(tile.offsets.flat[0]), until)
 
     def bind_computed(self, compute: Callable[[DataTile | None], DataTile]) -> None:
-        """Define the result as what ``compute`` gives, which may write a given place; it waits if
-        only a store uses it.
+        """Define the result as the tile that ``compute`` gives, which may write a given place; it
+        waits if only a store uses it.
         """
         name = self.op.results[0]
         waits = self.is_only_used_by("ktdp.store")
@@ -399,7 +410,7 @@ class Site:
         bytes that an index counts and how many there are.
         """
         if not source.shape:
-            source, target = (tile.broadcast((1,), (0,)) for tile in (source, target))
+            source, target = (tile.over((1,), ()) for tile in (source, target))
         dims = dims_of(source.shape)
         own = tuple((Operand(tile, dims, True), step, count) for tile, step, count in indices)
         extents = dict(zip(dims, source.shape, strict=True))

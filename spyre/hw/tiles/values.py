@@ -185,8 +185,8 @@ class DataTile:
         """As tile t sees the memory of tile ``tiles[t]``."""
         return replace(self, offsets=self.offsets[:, tiles])
 
-    def permuted(self, order: tuple[int, ...]) -> DataTile:
-        """Dim k of the result is dim ``order[k]`` of this."""
+    def permuted(self, order: Sequence[int]) -> DataTile:
+        """Dim k of the result is dim ``order[k]`` of this, which varies with no other."""
         return replace(
             self,
             shape=tuple(self.shape[d] for d in order),
@@ -194,13 +194,12 @@ class DataTile:
             stick=None if self.stick is None else order.index(self.stick),
         )
 
-    def broadcast(self, shape: tuple[int, ...], dims: tuple[int, ...]) -> DataTile:
-        """A tile of ``shape`` that does not vary along ``dims``; the other dims are this one's."""
-        kept = [k for k in range(len(shape)) if k not in dims]
+    def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> DataTile:
+        """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
         pitches = [0] * len(shape)
-        for own, k in enumerate(kept):
-            pitches[k] = self.pitches[own]
-        stick = None if self.stick is None else kept[self.stick]
+        for own, dim in enumerate(dims):
+            pitches[dim] = self.pitches[own]
+        stick = None if self.stick is None else dims[self.stick]
         return replace(self, shape=shape, pitches=tuple(pitches), stick=stick)
 
 
@@ -249,15 +248,15 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """An access tile of a view: the box from ``corner``, [row, tile] per dim of the view.
-
-    ``extents``: per dim of the view; ``order``: dim k of the tile is dim ``order[k]`` of the view.
+    """An access tile of a view: ``extents`` of the dims of the view, or of the variables of an
+    indirect one; dim k of the tile is dim ``order[k]`` of these. ``corner``: of the box in the
+    view, [row, tile] per dim.
     """
 
     view: View
-    corner: tuple[Number, ...]
     extents: tuple[int, ...]
     order: tuple[int, ...]
+    corner: tuple[Number, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -265,27 +264,17 @@ class Access:
         return tuple(self.extents[d] for d in self.order)
 
 
-@dataclass(frozen=True, eq=False)
-class Indirect:
-    """An indirect access tile: ``lows`` and ``extents`` of its variables; dim k of the tile is the
-    variable ``order[k]``.
-    """
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Indirect(Access):
+    """An indirect access tile. ``lows``: of its variables; ``op`` has the subscripts."""
 
-    view: View
-    op: TileOp
     lows: tuple[int, ...]
-    extents: tuple[int, ...]
-    order: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the tile."""
-        return tuple(self.extents[v] for v in self.order)
+    op: TileOp
 
 
 @dataclass(frozen=True, eq=False)
 class Future:
-    """What tiles have produced. ``produced``: which tiles have, [row, tile] by the rows of
+    """Parts that tiles have produced. ``produced``: the tiles that have, [row, tile] by the rows of
     ``level``.
     """
 
@@ -295,4 +284,4 @@ class Future:
     produced: BoolArray
 
 
-Value = Number | DataTile | View | Access | Indirect | Future
+Value = Number | DataTile | View | Access | Future

@@ -186,6 +186,24 @@ def test_a_bound_read_from_memory_is_refused(device):
     assert raised.value.code in ("SPY194", "SPY557")
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("load %x_tile : !ktdp.access_tile<512xindex>", "load %x_view : memref<4096xf16>"),
+        (", %z_tile : tensor<512xf16>, !ktdp.access_tile<512xindex>",
+         ", %z_view : tensor<512xf16>, memref<4096xf16>"),
+    ],
+)  # fmt: skip
+def test_only_access_tiles_are_loaded_and_stored(device, right, wrong):
+    """Without the checker, which names it first."""
+    text = (EXAMPLES / "add.ktir").read_text()
+    assert right in text
+    given = {"x": halves(4096), "y": halves(4096), "z": halves(4096)}
+    with pytest.raises(UnsupportedError) as raised:
+        run(text.replace(right, wrong), given, device, check=False)
+    assert raised.value.code == "SPY557"
+
+
 def test_tiles_that_do_not_fit_are_in_device_memory(device):
     text = (EXAMPLES / "add.ktir").read_text().replace("4096", "8388608").replace("4095", "8388607")
     text = text.replace("512", "1048576").replace("511", "1048575")
