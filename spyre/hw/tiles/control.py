@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from spyre.errors import LaunchError
-from spyre.hw.tiles.trace import MOST_INSTANCES, Site, all_uses
+from spyre.hw.tiles.trace import MOST_INSTANCES, Site
 from spyre.hw.tiles.values import DataTile, Level, Number, Value
 from spyre.layout import Int64Array
 from spyre.mlir.tiles import Region, Type
@@ -134,7 +134,7 @@ def _direct_targets(
         if maker is None or not region.body[maker].name.startswith(ELEMENTWISE):
             continue
         later = region.body[maker + 1 :]
-        if isinstance(place, DataTile) and not any(argument in all_uses(o) for o in later):
+        if isinstance(place, DataTile) and not any(argument in o.all_uses() for o in later):
             found[name] = place
     return found
 

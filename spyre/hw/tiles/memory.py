@@ -31,7 +31,6 @@ from spyre.hw.tiles.values import (
 )
 from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
-from spyre.mlir.tiles import memory_space
 
 Array = npt.NDArray[Any]
 
@@ -56,8 +55,7 @@ def trace_view(site: Site) -> None:
 
 def _place(site: Site, base: Number, element: str) -> tuple[int, Number]:
     """The owner of a view's memory, and the bytes from there to the view's first element."""
-    entry = site.op.attribute("memory_space")
-    space = memory_space(str(entry.value)) if entry is not None else None
+    space = site.op.memory_space
     start = base.at(site.level) * ELEMENT_BYTES[element]
     if space is not None and space.is_local:
         if space.tile is not None:  # as far from the running tile's scratchpad

@@ -340,7 +340,7 @@ class Site:
         """
         body, name = self.tracer.blocks[id(self.op)], self.op.results[0]
         after = body[[id(op) for op in body].index(id(self.op)) + 1 :]
-        users = [k for k, op in enumerate(after) for use in all_uses(op) if use == name]
+        users = [k for k, op in enumerate(after) for use in op.all_uses() if use == name]
         if len(users) != 1:
             return False
         last, between = after[users[0]], after[: users[0]]
@@ -512,12 +512,6 @@ def _is_scalar(op: TileOp) -> bool:
     types = [t for key, t in op.fields.items() if key[0] == "!"]
     flat = [x for t in types for x in (t if isinstance(t, tuple) else (t,))]
     return not op.regions and op.name.startswith("arith.") and not any(t.is_shaped for t in flat)
-
-
-def all_uses(op: TileOp) -> list[str]:
-    """Every value that an operation and its regions use."""
-    inside = [name for region in op.regions for inner in region.body for name in all_uses(inner)]
-    return [*op.uses(), *inside]
 
 
 def dims_of(shape: Sequence[int]) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from .syntax import (
     TileModule as TileModule,
     TileOp as TileOp,
     Type as Type,
-    memory_space as memory_space,
 )
 from .table import (
     operation_rows as operation_rows,

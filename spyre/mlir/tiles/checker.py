@@ -1,6 +1,6 @@
 """Checks of KTIR texts: names, types, shapes, sets, deliveries; everything known before a launch.
 
-`check_tiles` walks every function once with the types of the values in scope. What holds for all
+`check_tiles` walks every function once with the types of the values in scope. The checks of all
 operations (operands have the types that are written, kinds of types, counts of results, yields)
 follows from the rows of the table; a row's ``rule`` names a function of :mod:`.rules` for the rest.
 """

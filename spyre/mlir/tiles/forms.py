@@ -1,7 +1,7 @@
 """Forms: how operations are written, as strings that both the reader and the printer follow.
 
-A form is a sequence of elements with blanks between. An element begins with a sign that says what
-it is (`KINDS`), and its name is the field of the operation that it fills; anything else is literal
+A form is a sequence of elements with blanks between. An element begins with the sign of its
+kind (below), and its name is the field of the operation that it fills; anything else is literal
 text. ``?( … )?`` is a part that may be missing; it begins with literal text, by which it is found.
 An attribute dictionary may stand before the first ``:``, ``->`` or ``ins(`` of any form.
 
@@ -105,7 +105,7 @@ class Draft:
 
 
 def read_form(reader: Reader, elements: tuple[Element, ...], draft: Draft) -> None:
-    """Fill ``draft`` with what ``elements`` describe."""
+    """Fill ``draft`` with the parts that ``elements`` describe."""
     for element in elements:
         if element.is_literal:
             if element.name in _BEFORE_ATTRIBUTES and reader.text == "{" and not draft.attributes:
@@ -267,7 +267,7 @@ def print_form(op: TileOp, elements: tuple[Element, ...], indent: str, body: Pri
 
 
 def _is_filled(op: TileOp, part: Element) -> bool:
-    """True if the operation has what ``part`` names: then its optional part is written."""
+    """True if the operation has the field of ``part``: then its optional part is written."""
     if part.sign == "{" and part.name:
         return len(op.regions) > (part.name == "else")
     if part.sign == "(":

@@ -12,7 +12,7 @@ from spyre.mlir.tiles.checker import check_tiles
 from spyre.mlir.tiles.parser import parse_tiles
 from spyre.mlir.tiles.printer import print_tiles
 from spyre.mlir.tiles.rules import grid_of
-from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp, memory_space
+from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp
 
 _RUNNABLE = (*INTEGERS, "f16", "bf16", "f32", "runtime_arg")
 
@@ -111,7 +111,8 @@ class _Uses:
                 self.read.update(self.bases.get(subscript.view or "", ()))
         for name in op.results:
             self.bases[name] = origins
-        if op.name == "ktdp.construct_memory_view" and not _is_local(op):
+        is_local = op.memory_space is not None and op.memory_space.is_local
+        if op.name == "ktdp.construct_memory_view" and not is_local:
             for origin in origins:
                 self.views.setdefault(origin, []).append(op)
         target = self.bases.get(op.fields.get("tile", ""), ())
@@ -131,18 +132,11 @@ class _Uses:
         )  # fmt: skip
 
 
-def _is_local(view: TileOp) -> bool:
-    """True for a view of a scratchpad, whose address is a number."""
-    entry = view.attribute("memory_space")
-    space = None if entry is None else memory_space(str(entry.value))
-    return space is not None and space.is_local
-
-
 def load_ktir(source: str | os.PathLike[str]) -> KtirProgram:
     """Read a KTIR program: a text, or the path of a file.
 
-    MlirSyntaxError with file:line:column where it does not follow the language; `check` finds what
-    contradicts its meaning.
+    MlirSyntaxError with file:line:column where it does not follow the language; `check` finds
+    contradictions to its meaning.
     """
     if isinstance(source, str) and ("\n" in source or "{" in source):
         return KtirProgram(parse_tiles(source, "text.ktir"))

@@ -482,7 +482,7 @@ _CODES = {"kind": "SPY182", "element": "SPY181", "shape": "SPY184", "count": "SP
 
 
 def rule_faults(context: Context, rule: str) -> Faults:
-    """What contradicts the rule of a row, up to the first of its parts that does not hold.
+    """Contradictions to the rule of a row, up to the first of its parts that does not hold.
 
     Parts are names of functions, and equations ``side = side``. A side is a property of the type
     written for a field (``tile.shape``) or of the type of a field's value (``%value.kind``), a

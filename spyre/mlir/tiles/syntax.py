@@ -2,7 +2,7 @@
 
 One class for all operations: its row of the table (:mod:`.table`) says which fields it has and how
 they are written. The reader (:mod:`.parser`) makes the tree, the printer writes it back. Names stay
-names and aliases stay aliases, so that printing keeps what was written; comparisons ignore places.
+names and aliases stay aliases, so that printing keeps the spelling; comparisons ignore places.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class TileOp(SyntaxNode):
-    """One operation. ``fields``: what its row's form names, types under ``!name``."""
+    """One operation. ``fields``: the names of its row's form, types under ``!name``."""
 
     name: str
     results: tuple[Name, ...] = ()
@@ -242,6 +242,12 @@ class TileOp(SyntaxNode):
         """The attribute ``key``, if it is given."""
         return next((entry for entry in self.attributes if entry.key == key), None)
 
+    @property
+    def memory_space(self) -> MemorySpace | None:
+        """The memory of a view; None if it is not given, or is none that exists."""
+        entry = self.attribute("memory_space")
+        return None if entry is None else memory_space(str(entry.value))
+
     def inside(self) -> Iterator[TileOp]:
         """Every operation of its regions, in textual order."""
         for region in self.regions:
@@ -252,6 +258,10 @@ class TileOp(SyntaxNode):
         for key, value in self.fields.items():
             if key[0] not in "!^":
                 yield from names_in(value)
+
+    def all_uses(self) -> list[Name]:
+        """Every value that the operation and its regions use."""
+        return [name for op in (self, *self.inside()) for name in op.uses()]
 
 
 def names_in(value: Any) -> Iterator[Name]:

@@ -4,10 +4,10 @@ A row's ``form`` is how the operation is written (:mod:`.forms`). The type of th
 ``a`` is the type in field ``!a``, and ``!T`` where there is none; a list of values has its types in
 ``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the
 shape of ``!T``, ``element`` an element of the value, ``last`` the last of ``!types``, ``constant``
-what is written or a boolean, any other word the types of that field.
-``kinds``: types that the first operand (and so its kin) may have. ``rule``: what else the checker
-looks at (`rules.rule_faults`). ``engine``: what the simulator's operation is called, of those that
-are elementwise.
+the type that is written or a boolean, any other word the types of that field.
+``kinds``: types that the first operand (and so its kin) may have. ``rule``: further
+conditions (`rules.rule_faults`). ``engine``: name of the simulator's operation, of those that are
+elementwise.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spyre.mlir.program import INTEGERS, fold
-from spyre.mlir.tiles import KtirProgram, memory_space
+from spyre.mlir.tiles import KtirProgram
 
 SINGLE = np.float32
 BYTES = {"f16": 2, "f32": 4, "i32": 4}
@@ -215,8 +215,7 @@ class Tile:
             tuple(self._value(item, names) for item in fields[key]) for key in ("sizes", "strides")
         )
         base = names[fields["base"]]
-        space = memory_space(str(op.attribute("memory_space").value))
-        if space.is_local:
+        if op.memory_space.is_local:
             base = Address(self.scratch[type_.element], base)
         part = Part(base.memory, base.element, strides, (0,) * len(sizes), sizes)
         symbols = [names[item] for item in fields["sizes"] if isinstance(item, str)]
