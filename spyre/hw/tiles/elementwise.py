@@ -42,7 +42,7 @@ def trace_elementwise(site: Site) -> None:
     tiles = [site.as_tile(value, shape, element) for value in values]
     for tile in given:
         site.keep(tile, site.until)
-    site.bind_computed(lambda target: on_tiles(site, tiles, shape, target))
+    site.bind_computed(lambda target: on_tiles(site, tiles, target))
 
 
 def on_numbers(site: Site, values: Sequence[Any]) -> Number:
@@ -70,14 +70,12 @@ def on_numbers(site: Site, values: Sequence[Any]) -> Number:
     return Number(np.atleast_2d(result), level, origins.pop() if origins else None)
 
 
-def on_tiles(
-    site: Site, tiles: Sequence[DataTile], shape: tuple[int, ...], target: DataTile | None
-) -> DataTile:
-    """The operation over tiles of ``shape``; into ``target`` where that can be."""
-    op, fields = site.op, site.op.fields
+def on_tiles(site: Site, tiles: Sequence[DataTile], target: DataTile | None) -> DataTile:
+    """The operation over tiles of one shape; into ``target`` where that can be."""
+    op, fields, shape = site.op, site.op.fields, tiles[0].shape
     row, short = operation_rows()[op.name], op.name.partition(".")[2]
     if "!a" in fields:  # a cast
-        return converted(site, tiles[0], fields["!result"].scalar, shape, target, site.until)
+        return converted(site, tiles[0], fields["!result"].scalar, target, site.until)
     if short in ("cmpf", "cmpi"):
         predicate = fields["predicate"].text
         name = COMPARISONS.get(predicate[1:] if short == "cmpf" else predicate[-2:], "")
@@ -87,11 +85,11 @@ def on_tiles(
     element = result_type(op).scalar
     if element not in FORMATS:
         site.refuse(f"arithmetic on tiles of {element}", f"one of {', '.join(FORMATS)}")
-    tiles = [converted(site, tile, element, shape) for tile in tiles]
+    tiles = [converted(site, tile, element) for tile in tiles]
     if FORMATS[element] == WORD:
-        return _on_integers(site, row.engine, tiles, shape, target)
+        return _on_integers(site, row.engine, tiles, target)
     if row.engine in FORMULAS:
-        return _formula(site, row.engine, tiles, shape, target)
+        return _formula(site, row.engine, tiles, target)
     if row.engine not in OPS:
         site.refuse(f"{short} of {element}", "operations of docs/operations.md")
     further: dict[str, Any] = {}
@@ -104,14 +102,9 @@ def on_tiles(
     return site.pointwise(row.engine, tiles, shape, target, **further)
 
 
-def _formula(
-    site: Site,
-    name: str,
-    tiles: Sequence[DataTile],
-    shape: tuple[int, ...],
-    target: DataTile | None,
-) -> DataTile:
+def _formula(site: Site, name: str, tiles: Sequence[DataTile], target: DataTile | None) -> DataTile:
     """A function as operations on float32, rounded once."""
+    shape = tiles[0].shape
 
     def apply(name: str, *operands: DataTile | float) -> DataTile:
         own = [
@@ -121,23 +114,19 @@ def _formula(
         ]  # fmt: skip
         return site.pointwise(name, own, shape)
 
-    wide = [converted(site, tile, "f32", shape) for tile in tiles]
+    wide = [converted(site, tile, "f32") for tile in tiles]
     found = FORMULAS[name](*(FormulaTerm(tile, apply) for tile in wide)).tile
     assert isinstance(found, DataTile)
-    return converted(site, found, tiles[0].element, shape, target, site.until)
+    return converted(site, found, tiles[0].element, target, site.until)
 
 
 def _on_integers(
-    site: Site,
-    name: str,
-    tiles: Sequence[DataTile],
-    shape: tuple[int, ...],
-    target: DataTile | None,
+    site: Site, name: str, tiles: Sequence[DataTile], target: DataTile | None
 ) -> DataTile:
     """Sums, differences and products of 32-bit integers."""
     if name not in ("add", "sub", "mul"):
         site.refuse("this arithmetic on tiles of integers", "addi, subi or muli")
-    first, second = tiles
+    (first, second), shape = tiles, tiles[0].shape
     if name == "sub":
         minus = site.constant(Number(np.array([[-1]]), site.level), shape, "i32")
         second = site.pointwise("muli32toi32", [second, minus], shape, None, site.now)
@@ -149,7 +138,6 @@ def converted(
     site: Site,
     tile: DataTile,
     wanted: str,
-    shape: tuple[int, ...],
     target: DataTile | None = None,
     until: int | None = None,
 ) -> DataTile:
@@ -158,12 +146,12 @@ def converted(
         return tile
     if tile.value is not None:
         number = site.rounded(np.array([[tile.value]]), wanted)
-        return site.constant(Number(number, tile.level), shape, wanted)
+        return site.constant(Number(number, tile.level), tile.shape, wanted)
     name = CONVERSIONS.get((FORMATS.get(tile.element, ""), FORMATS.get(wanted, "")))
     if name is None and "f32" not in (tile.element, wanted):
-        wide = converted(site, tile, "f32", shape)
-        return converted(site, wide, wanted, shape, target, until)
+        wide = converted(site, tile, "f32")
+        return converted(site, wide, wanted, target, until)
     if name is None:
         site.refuse(f"a conversion from {tile.element} to {wanted}", "f16, f32 and i32")
     kept = site.now if until is None else until
-    return site.pointwise(name, [tile], shape, target, kept, wanted)
+    return site.pointwise(name, [tile], tile.shape, target, kept, wanted)
