@@ -65,11 +65,11 @@ def trace_for(site: Site) -> None:
         site.refuse("a number carried from trip to trip", "carried tiles")
     pairs = zip(fields.get("inits", ()), types, strict=True)
     begun = [site.tile(name, type_.extents, type_.element) for name, type_ in pairs]
-    layouts = [_layout(tile, len(tile.shape) - 1 if tile.shape else None) for tile in begun]
+    layouts = [tile.lane_dim for tile in begun]
     tracer = site.tracer
     state = len(tracer.statements), tracer.sequence, dict(tracer.scratchpad.taken)
     places, made, inner = _trips(site, begun, layouts)
-    wanted = [_layout(tile, old) for tile, old in zip(made, layouts, strict=True)]
+    wanted = [t.stick if t.varies else old for t, old in zip(made, layouts, strict=True)]
     if wanted != layouts:
         del tracer.statements[state[0] :]
         tracer.sequence, tracer.scratchpad.taken = state[1:]
@@ -77,11 +77,6 @@ def trace_for(site: Site) -> None:
     site.at(inner).copy_back(made, places)
     for name, tile in zip(site.op.results, places, strict=True):
         site.bind(tile, name)
-
-
-def _layout(tile: DataTile, old: int | None) -> int | None:
-    """The dim of a tile along lanes; of a constant, any."""
-    return tile.stick if tile.varies else old
 
 
 def _trips(
@@ -159,8 +154,7 @@ def trace_if(site: Site) -> None:
             tile = site.as_tile(value, type_.extents, type_.element)
             if kept is None:
                 until = max(_end(site), tracer.last_use(site.op, name))
-                stick = _layout(tile, len(tile.shape) - 1 if tile.shape else None)
-                kept = found[name] = site.slot(tile.shape, tile.element, stick, until)
+                kept = found[name] = site.slot(tile.shape, tile.element, tile.lane_dim, until)
             assert isinstance(kept, DataTile)
             branch.write(tile, kept)
     for result, merged in found.items():

@@ -14,7 +14,7 @@ from spyre.errors import DeviceFault
 from spyre.hw.tiles.control import in_places
 from spyre.hw.tiles.data import reshaped
 from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import BoolArray, DataTile, Future, Level, Number, Value, slot_pitches
+from spyre.hw.tiles.values import BoolArray, DataTile, Future, Level, Number, Value
 from spyre.layout import Int64Array
 from spyre.mlir.tiles import Members, groups_of, members, sources
 
@@ -47,12 +47,7 @@ def _mask(tiles: Members, level: Level) -> BoolArray:
 
 def _published(site: Site, tile: DataTile) -> DataTile:
     """A copy of every tile's part in device memory, where other tiles can read it."""
-    tracer, last = site.tracer, len(tile.shape) - 1 if tile.shape else None
-    stick = tile.stick if tile.varies else last
-    pitches, size = slot_pitches(tile.shape, tile.element, stick)
-    offsets = tracer.reserve(size * site.n_tiles) + size * np.arange(site.n_tiles)[None]
-    owner = tracer.reserved_owner
-    target = DataTile(tile.shape, tile.element, owner, offsets, site.level, tuple(pitches), stick)
+    target = site.reserved(tile.shape, tile.element, tile.lane_dim)
     site.write(tile, target)
     return target
 

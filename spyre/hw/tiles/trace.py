@@ -183,16 +183,6 @@ class Tracer:
         number = self.places[id(op)]
         return self.uses.get((number, name), number)
 
-    @property
-    def reserved_owner(self) -> int:
-        """Number of the memory that the program reserves, among its arguments and the constants."""
-        return len(self.pointers) + 1
-
-    def reserve(self, size_bytes: int) -> int:
-        """Offset of further device memory of the launch."""
-        offset, self.reserved_bytes = self.reserved_bytes, self.reserved_bytes + size_bytes
-        return offset
-
     def repeated(self, level: Level, counts: Int64Array) -> tuple[Level, Int64Array]:
         """So many iterations for each of ``level``, and their numbers."""
         parents = np.repeat(np.arange(level.rows), counts)
@@ -359,11 +349,18 @@ class Site:
         tracer = self.tracer
         pitches, size = slot_pitches(shape, element, stick)
         at = tracer.scratchpad.place(size, self.now, self.until if until is None else until)
-        owner, offsets = SCRATCHPAD, np.array([[at or 0]], np.int64)
         if at is None:
-            owner = tracer.reserved_owner
-            offsets = tracer.reserve(size * self.n_tiles) + size * np.arange(self.n_tiles)[None]
             tracer.spilled += size
+            return self.reserved(shape, element, stick)
+        offsets = np.array([[at]], np.int64)
+        return DataTile(shape, element, SCRATCHPAD, offsets, tracer.root, tuple(pitches), stick)
+
+    def reserved(self, shape: tuple[int, ...], element: str, stick: int | None) -> DataTile:
+        """New storage in device memory, one place per compute tile."""
+        tracer, (pitches, size) = self.tracer, slot_pitches(shape, element, stick)
+        offsets = tracer.reserved_bytes + size * np.arange(self.n_tiles)[None]
+        tracer.reserved_bytes += size * self.n_tiles
+        owner = len(tracer.pointers) + 1  # after the arguments and the constants
         return DataTile(shape, element, owner, offsets, tracer.root, tuple(pitches), stick)
 
     def rows(self, shape: tuple[int, ...], element: str, until: int | None = None) -> DataTile:

@@ -123,6 +123,11 @@ class DataTile:
         return any(self.pitches)
 
     @property
+    def lane_dim(self) -> int | None:
+        """The dim along lanes of a copy: the last for one number in all elements."""
+        return self.stick if self.varies or not self.shape else len(self.shape) - 1
+
+    @property
     def element_pitches(self) -> tuple[int, ...]:
         """Bytes from element to element along each dim."""
         word = ELEMENT_BYTES[self.element]
