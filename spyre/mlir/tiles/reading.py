@@ -305,13 +305,20 @@ class Reader:
         return left
 
     def _factor(self) -> DraftExpr:
+        signs = 0  # counted, because a call for each would be too deep
+        while self.accept("-"):
+            signs += 1
+        found = self._operand()
+        for _ in range(signs):
+            found = draft_negation(found)
+        return found
+
+    def _operand(self) -> DraftExpr:
         kind, text, place = self.kind, self.text, self.place
         if self.accept("("):
             inside = self.draft()
             self.expect(")")
             return inside
-        if self.accept("-"):
-            return draft_negation(self._factor())
         if kind == "number":
             return DraftExpr(place, self.integer())
         if kind not in ("name", "word"):

@@ -109,6 +109,7 @@ def test_a_line(line):
         (FUNCTION.format("%n: index", "}"), "SPY107", (1, 1)),
         ("module {\n  func.func @f() {\n    return\n", "SPY103", (4, 1)),
         ("(" * 200, "SPY116", (1, 101)),
+        ("#m = affine_map<(d0) -> (" + "-" * 50_000 + "d0)>", "SPY116", (1, 50_026)),
         (FUNCTION.format("", '"test.op() : () -> ()'), "SPY104", (2, 1)),
     ],
 )  # fmt: skip
