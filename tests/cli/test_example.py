@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,14 @@ def test_the_wheel_carries_all_examples():
     carried = project["tool"]["setuptools"]["data-files"]
     for path in example.examples():
         assert carried[f"share/spyre/examples/{path.name}"] == [f"examples/{path.name}/*.*"]
+
+
+def test_the_oldest_versions_are_those_of_the_metadata():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tested = (ROOT / "tests" / "oldest.txt").read_text().splitlines()[1:]
+    minima = [re.sub(r"(\.0)+$", "", line.replace("==", ">=")) for line in tested]
+    declared = [re.sub(r"(\.0)+$", "", line) for line in project["project"]["dependencies"]]
+    assert minima == declared
 
 
 def test_installed_examples_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
