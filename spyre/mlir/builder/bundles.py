@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from spyre.errors import BundleError, Finding
 from spyre.mlir.builder.operations import (
@@ -69,10 +69,6 @@ from spyre.mlir.text import (
     Module,
     Statement,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 POOL = "pool"
 Strides = tuple[tuple[str, int | SizeValue], ...]
