@@ -10,10 +10,14 @@ nothing before a test asks for it. docs/pytest.md describes it.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("error", "warning"),
         default="error",
         help="least severe finding of the sanitizer that fails a test (error)",
+    )
+    group.addoption(
+        "--spyre-keep",
+        metavar="DIRECTORY",
+        help="keep the programs that a failed test compiled, in a directory of its name",
     )
 
 
@@ -104,16 +113,36 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     sanitizes = item.config.getoption("--spyre-sanitize") is not None
     if sanitizes:
         card.sanitizer_findings()  # those of tests without the mark
-    with pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched, _kept(item, patched):
         if not marker.kwargs.get("fallbacks", True):
             patched.setenv("SPYRE_FALLBACK", "error")
         try:
             result = yield
         finally:
             card.synchronize()
-    if sanitizes:
-        _report(card.sanitizer_findings(), item.config.getoption("--spyre-fail-on"))
+        if sanitizes:
+            _report(card.sanitizer_findings(), item.config.getoption("--spyre-fail-on"))
     return result
+
+
+@contextmanager
+def _kept(item: pytest.Item, patched: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the programs of a test if it fails, and name the command that runs them again."""
+    root = item.config.getoption("--spyre-keep")
+    if root is None:
+        yield
+        return
+    directory = Path(root, re.sub(r"[^A-Za-z0-9_.-]+", "_", item.nodeid))
+    shutil.rmtree(directory, ignore_errors=True)  # of an earlier run
+    patched.setenv("SPYRE_KEEP", str(directory))
+    try:
+        yield
+    except BaseException:
+        programs = sorted(directory.glob("*")) if directory.is_dir() else []
+        commands = [f"spyre run {program} --verify" for program in programs]
+        item.add_report_section("call", "programs", "\n".join(commands) or "none was compiled")
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _report(findings: Sequence[Any], fail_on: str) -> None:

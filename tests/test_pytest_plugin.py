@@ -101,3 +101,27 @@ def test_options_hold_for_the_run_only(pytester, plugin, monkeypatch):
     pytester.runpytest_inprocess(*plugin, *options).assert_outcomes(passed=1)
     assert os.environ["SPYRE_NUMERICS"] == "dl16-chunk"
     assert "SPYRE_FALLBACK" not in os.environ
+
+
+def test_the_programs_of_a_failed_test_are_kept(pytester, plugin):
+    pytester.makepyfile(
+        """
+        import pytest, torch
+
+        @pytest.mark.spyre
+        @pytest.mark.parametrize("expected", [3, 4])
+        def test_sum(expected):
+            x = torch.full((2, 65), 1.5).to("spyre")
+            assert (x.half() * 2 + expected * 0).cpu()[0, 0] == expected
+        """
+    )
+    outcome = pytester.runpytest_subprocess(*plugin, "--spyre-keep=kept", "-k", "4")
+    outcome.assert_outcomes(failed=1)
+    kept = sorted((pytester.path / "kept").glob("*/*"))
+    assert kept
+    assert all((program / "bundle.mlir").is_file() for program in kept)
+    relative = kept[0].relative_to(pytester.path)
+    outcome.stdout.fnmatch_lines(["*programs*", f"spyre run {relative} --verify"])
+    passed = pytester.runpytest_subprocess(*plugin, "--spyre-keep=kept", "-k", "3")
+    passed.assert_outcomes(passed=1)
+    assert not list((pytester.path / "kept").glob("*expected*3*"))
