@@ -162,7 +162,8 @@ def _changed(y: Tensor, dtype: torch.dtype, changes: torch.Generator | None) -> 
     if changes is None:
         return y
     signs = torch.rand(y.shape, generator=changes, dtype=y.dtype) * 2 - 1
-    return y + signs * (NOISE[dtype] * _size(y))
+    # Zeros are changed too: rounding may leave something of terms that cancel.
+    return y + signs * (NOISE[dtype] * max(_size(y), 2.0**-6))
 
 
 def _like(device: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
