@@ -195,13 +195,17 @@ def random_step(seed: int) -> Step:
 
 
 def _runs(step: Step) -> bool:
+    """True unless the step raises, or its result is too large, not finite, or nothing but zeros, as
+    of a norm over one element: gradients are then made of roundings only.
+    """
     try:
         values = run(step, "cpu", step.dtype)
     except Exception:
         return False
     y = values["result"]
     assert y is not None
-    return y.numel() <= MOST_ELEMENTS and bool(torch.isfinite(y).all())
+    is_small = y.numel() <= MOST_ELEMENTS and bool(torch.isfinite(y).all())
+    return is_small and (y.numel() == 0 or _size(y) > 2.0**-10)
 
 
 def _end(step: Step) -> Tensor:
