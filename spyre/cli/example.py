@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import spyre
@@ -57,7 +58,8 @@ def _directory() -> Path:
     checkout = Path(spyre.__file__).parents[1] / "examples"
     if (checkout / _WITNESS).is_file():
         return checkout
-    installed = metadata.files("spyre") or ()
+    # A checkout in the current directory may have metadata too, without these files.
+    installed = chain.from_iterable(d.files or () for d in metadata.distributions(name="spyre"))
     found = (file for file in installed if file.match(f"share/spyre/examples/{_WITNESS}"))
     return next((Path(str(file.locate())).parents[1] for file in found), checkout)
 

@@ -14,7 +14,7 @@ import pytest
 import spyre
 
 yaml = pytest.importorskip("yaml")
-ROOT = Path(spyre.__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CI = ROOT / "examples" / "ci"
 NOT_HERE = ("install", "doctor")
 
@@ -39,7 +39,7 @@ def _run(repository: Path, plugin: str = "") -> dict[str, subprocess.CompletedPr
     environment = {
         **os.environ,
         "PATH": f"{repository / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(Path(spyre.__file__).parents[1]),
         "PYTEST_ADDOPTS": plugin,
         "SPYRE_PROGRESS": "0",
     }

@@ -13,7 +13,7 @@ import spyre
 from spyre.__main__ import main
 from spyre.cli import example
 
-ROOT = Path(spyre.__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -77,5 +77,6 @@ def test_installed_examples_are_found(tmp_path: Path, monkeypatch: pytest.Monkey
     place.touch()
     file = SimpleNamespace(match=lambda pattern: place.match(pattern), locate=lambda: place)
     monkeypatch.setattr(spyre, "__file__", str(tmp_path / "site-packages/spyre/__init__.py"))
-    monkeypatch.setattr(example.metadata, "files", lambda name: [file])
+    distributions = [SimpleNamespace(files=None), SimpleNamespace(files=[file])]
+    monkeypatch.setattr(example.metadata, "distributions", lambda name: distributions)
     assert example.examples() == [share]

@@ -29,7 +29,7 @@ def test_examples_are_what_make_writes(examples, tmp_path):
 
 def test_there_are_no_other_examples(examples):
     directories = {path.name for path in examples.iterdir() if path.is_dir()} - {"__pycache__"}
-    assert directories == {*NAMES, *PROGRAMS}
+    assert directories == {*NAMES, *PROGRAMS, "ci", "notebooks"}
 
 
 @pytest.mark.parametrize("name", NAMES)

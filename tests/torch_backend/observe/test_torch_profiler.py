@@ -10,12 +10,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from spyre.errors import LaunchError
-from spyre.torch_backend import compat
-from spyre.torch_backend.observe import watch
+from spyre.torch_backend import compat, observe
 from tests.runtime.trace.trace_reader import Trace
 from tests.torch_backend.processes import run
 
-CARD_0 = watch.FIRST_PROCESS
+CARD_0 = observe.FIRST_PROCESS
 
 
 def on_cpu():
@@ -98,7 +97,7 @@ def test_the_base_of_times_is_kinetos(tmp_path):
         end = time.time_ns()
     prof.export_chrome_trace(str(tmp_path / "host.json"))
     exported = json.loads((tmp_path / "host.json").read_text())
-    assert exported["baseTimeNanoseconds"] == watch.time_axis().base_ns
+    assert exported["baseTimeNanoseconds"] == observe.time_axis().base_ns
     (mark,) = [e for e in exported["traceEvents"] if e["name"] == "mark"]
     shown = exported["baseTimeNanoseconds"] + mark["ts"] * 1000
     assert begin - 100_000 <= shown <= end
