@@ -237,6 +237,6 @@ def _wrong_tensor(x: torch.Tensor, draw: random.Random) -> tuple[torch.Tensor, s
 
 def _with_wrong_index(x: torch.Tensor, draw: random.Random) -> torch.Tensor:
     """Return ``x`` with one element that is out of range or counts from the end."""
-    wrong = x.clone()
+    wrong = x.clone(memory_format=torch.contiguous_format)
     wrong.view(-1)[draw.randrange(x.numel())] = draw.choice((-1, -500, 1000))
     return wrong
