@@ -22,10 +22,11 @@ UNSUPPORTED = ("SPY311", "SPY901", "SPY906")
 
 @dataclass(frozen=True)
 class Outcome:
-    """``kind``: "same" error; "fault" of the card that names the index; "wider": the CPU has no
-    kernel for the dtype; "stricter": the CPU reads beyond a tensor; "taken" by both; "unsupported"
-    by the card, with a code; "computed" although the CPU refuses; "other" error; "uncoded" error
-    where the CPU computes; "crashed"; or "torch's" crash.
+    """``kind``: "same" error as on the CPU, or as torch has for all other devices; "fault" of the
+    card that names the index; "wider": the CPU has no kernel for the dtype; "stricter": the CPU
+    reads beyond a tensor; "taken" by both; "unsupported" by the card, with a code; "computed"
+    although the CPU refuses; "other" error; "uncoded" error where the CPU computes; "crashed"; or
+    "torch's" crash.
     """
 
     seed: int
@@ -59,7 +60,7 @@ def error_of(call: Call, device: str) -> Exception | None:
             warnings.simplefilter("ignore")
             args, kwargs = there(list(call.args)), {k: there(v) for k, v in call.kwargs.items()}
             call.function(*args, **kwargs)
-            if device != "cpu":
+            if device == "spyre":
                 torch.accelerator.synchronize()
     except Exception as error:
         return error
@@ -88,9 +89,13 @@ def compared(seed: int, call: Call, cpu: Exception | None, card: Exception | Non
         return Outcome(seed, "computed", shown)
     if code is not None and code[0] == "SPY412":
         return Outcome(seed, "fault" if NAMED_INDEX.search(str(card)) else "other", shown)
-    if type(cpu) is type(card) and _plain(cpu) == _plain(card):
+    if _is_same(cpu, card) or _is_same(error_of(call, "meta"), card):
         return Outcome(seed, "same")
     return Outcome(seed, "other", shown)
+
+
+def _is_same(expected: Exception | None, found: Exception) -> bool:
+    return type(expected) is type(found) and _plain(expected) == _plain(found)
 
 
 NAMED_INDEX = re.compile(r"index -?\d+ is out of bounds for dimension \w+ with size \d+")
@@ -107,9 +112,9 @@ def _where_the_cpu_computes(cpu: Exception | None, card: Exception | None, is_co
     return "uncoded" if cpu is None else "same"
 
 
-def _plain(error: Exception) -> str:
+def _plain(error: Exception | None) -> str:
     """Return the text of an error without names of devices."""
-    text = re.sub(r"spyre(:\d+)?|PrivateUse1|cpu(:\d+)?|CPU", "device", str(error))
+    text = re.sub(r"spyre(:\d+)?|PrivateUse1|cpu(:\d+)?|CPU|meta", "device", str(error))
     return re.sub(r"\s+", " ", text).strip()
 
 

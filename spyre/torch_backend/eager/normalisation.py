@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import nan
 from typing import Any
@@ -57,21 +57,21 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, V
 
     ``kinds``: which of weight and bias the values behind x are.
     """
-    *weights, kinds, count, eps, dtype = args
+    *weights, kinds, count, eps, dtype, statistics = args
     rank = len(x.sizes)
     x = builder.convert(x, "float32")
     mean, centred, variance = _statistics(builder, x, tuple(range(rank - count, rank)))
     factors = {kind: builder.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
     result, scale = _normalised(builder, *centred, variance, factors, eps)
-    result, mean, scale = (builder.convert(value, dtype) for value in (result, mean, scale))
-    return result, mean, scale
+    mean, scale = (builder.convert(value, statistics) for value in (mean, scale))
+    return builder.convert(result, dtype), mean, scale
 
 
 def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     """Like `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
     float32, like `batch_norm`.
     """
-    *weights, kinds, shape, eps, dtype = args
+    *weights, kinds, shape, eps, dtype, statistics = args
     rows, groups, width, _ = shape
     sizes, x = x.sizes, builder.convert(x, "float32").reshaped(shape)
     mean, centred, variance = _statistics(builder, x, (2, 3))
@@ -80,8 +80,8 @@ def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
         for kind, w in zip(kinds, weights, strict=True)
     }
     result, scale = _normalised(builder, *centred, variance, factors, eps)
-    per_group = (v.reshaped((rows, groups)) for v in (mean, scale))
-    return tuple(builder.convert(v, dtype) for v in (result.reshaped(sizes), *per_group))
+    per_group = (builder.convert(v.reshaped((rows, groups)), statistics) for v in (mean, scale))
+    return builder.convert(result.reshaped(sizes), dtype), *per_group
 
 
 def _statistics(
@@ -112,11 +112,11 @@ def _normalised(
 def layer_norm_backward(
     builder: Lowering, grad: Value, x: Value, mean: Value, scale: Value, *args: Any
 ) -> tuple[Value, ...]:
-    """Gradients of x, and with a weight those of weight and bias, in float32.
+    """Gradients of x, and with a weight those of weight and bias, computed in float32.
 
     ``count``: how many of the last dims are normalised.
     """
-    *weight, count, dtype = args
+    *weight, count, dtype, parameters = args
     rank = len(x.sizes)
     outer, inner = tuple(range(rank - count)), tuple(range(rank - count, rank))
     grad, x = builder.convert(grad, "float32"), builder.convert(x, "float32")
@@ -135,7 +135,7 @@ def layer_norm_backward(
     grad_x = builder.pointwise("mul", builder.pointwise("sub", centred, tilt), scale)
     sizes = x.sizes[rank - count :]
     return builder.convert(grad_x, dtype), *(
-        builder.convert(v.reshaped(sizes), dtype) for v in sums
+        builder.convert(v.reshaped(sizes), parameters) for v in sums
     )
 
 
@@ -146,7 +146,7 @@ def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     ``kinds``: names of the values behind x, each with an element per channel. Batch statistics are
     over all dims but the channels, in float32, since the mean may be large.
     """
-    *values, kinds, eps, dtype = args
+    *values, kinds, eps, dtype, statistics = args
     rank = len(x.sizes)
     dims = (0, *range(2, rank))
     x = builder.convert(x, "float32")
@@ -164,7 +164,7 @@ def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     if not own:
         return (result,)
     rows = (v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
-    return result, *(builder.convert(row, dtype) for row in rows)
+    return result, *(builder.convert(row, statistics) for row in rows)
 
 
 def batch_norm_backward(
@@ -176,8 +176,9 @@ def batch_norm_backward(
     weight: Value,
     own: bool,
     dtype: str,
+    parameters: str,
 ) -> tuple[Value, ...]:
-    """Gradients of x, weight and bias, in float32; ``own``: statistics were those of x."""
+    """Gradients of x, weight and bias, computed in float32; ``own``: statistics were those of x."""
     rank = len(x.sizes)
     dims = (0, *range(2, rank))
     grad, x = builder.convert(grad, "float32"), builder.convert(x, "float32")
@@ -194,7 +195,7 @@ def batch_norm_backward(
         grad = builder.pointwise("sub", grad, tilt)
     grad = builder.pointwise("mul", grad, builder.pointwise("mul", scale, weight))
     sums = (v.reshaped((x.sizes[1],)) for v in (grad_weight, grad_bias))
-    return builder.convert(grad, dtype), *(builder.convert(v, dtype) for v in sums)
+    return builder.convert(grad, dtype), *(builder.convert(v, parameters) for v in sums)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -231,14 +232,16 @@ def native_layer_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
         sizes = (*x.shape[: x.dim() - count], *[1] * count)
         statistics = (torch.full(sizes, n, dtype=x.dtype, device=x.device) for n in (0, nan))
         return torch.empty_like(x), *statistics
-    parameters = (tuple(affine), count, float(args.eps), name_of(x.dtype))
+    formats = name_of(x.dtype), name_of(_dtype_of(affine.values(), x))
+    parameters = (tuple(affine), count, float(args.eps), *formats)
     return run("layer_norm", layer_norm, [x, *affine.values()], parameters)
 
 
 def native_layer_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
     weight = [] if args.weight is None else [args.weight]
     operands = [args.grad_out, args.input, args.mean, args.rstd, *weight]
-    parameters = (len(args.normalized_shape), name_of(args.input.dtype))
+    formats = name_of(args.input.dtype), name_of(_dtype_of(weight, args.input))
+    parameters = (len(args.normalized_shape), *formats)
     grads = run("layer_norm_backward", layer_norm_backward, operands, parameters)
     return _wanted(grads, args)
 
@@ -261,7 +264,8 @@ def native_group_norm(args: Arguments) -> Any:
         results = composite.redispatch(COMPOSITE_KEYS, x, args.weight, args.bias, *sizes, args.eps)
     else:
         shape = (args.N, args.group, args.C // args.group, args.HxW)
-        parameters = (tuple(affine), shape, float(args.eps), name_of(x.dtype))
+        formats = name_of(x.dtype), name_of(_dtype_of(affine.values(), x))
+        parameters = (tuple(affine), shape, float(args.eps), *formats)
         results = run("group_norm", group_norm, operands, parameters)
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
     if memory_format is None or given.is_contiguous():
@@ -276,6 +280,9 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
     running statistics move.
     """
     x, named = args.input, _affine(args)
+    given = (args.weight, args.bias, args.running_mean, args.running_var)
+    _check_dtypes(x, *given)
+    kept = _dtype_of(given, x)
     for running in (args.running_mean, args.running_var):
         if running is not None and running.dim() != 1:
             raise RuntimeError(f"TensorAccessor expected 1 dims but tensor has {running.dim()}")
@@ -284,10 +291,10 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
             raise RuntimeError(f"The size of {sizes} at non-singleton dimension 0")
     if not args.training:
         named |= {"mean": args.running_mean, "variance": args.running_var}
-    parameters = (tuple(named), float(args.eps), name_of(x.dtype))
+    parameters = (tuple(named), float(args.eps), name_of(x.dtype), name_of(kept))
     result, *own = run("batch_norm", batch_norm, [x, *named.values()], parameters)
     if not args.training:
-        return result, x.new_empty(0), x.new_empty(0)
+        return result, x.new_empty(0, dtype=kept), x.new_empty(0, dtype=kept)
     mean, scale, variance = own
     count = x.numel() // x.shape[1]
     if args.running_mean is not None:
@@ -296,6 +303,35 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
         unbiased = variance.to(args.running_var.dtype) * (count / max(count - 1, 1))
         args.running_var.lerp_(unbiased, args.momentum)
     return result, mean, scale
+
+
+def _check_dtypes(x: torch.Tensor, *parameters: torch.Tensor | None) -> None:
+    """Check the dtypes of parameters and statistics as ATen's kernel of the CPU does: all have that
+    of x, or all are float32. RuntimeError in its words.
+    """
+    given = [t.dtype for t in parameters if t is not None]
+    if not given or {*given} in ({x.dtype}, {torch.float32}):
+        return
+    if given[0] != x.dtype:
+        raise RuntimeError("mixed dtype (CPU): expect parameter to have scalar type of Float")
+    for dtype in reversed(given):
+        _check_scalar_type(x.dtype, dtype)
+
+
+def _check_scalar_type(expected: torch.dtype, found: torch.dtype) -> None:
+    """RuntimeError in ATen's words unless both are equal."""
+    if expected != found:
+        names = (torch.empty(0, dtype=dtype).type()[6:-6] for dtype in (expected, found))
+        raise RuntimeError(
+            "expected scalar type {} but found {}".format(*names)
+        )  # torch.HalfTensor
+
+
+def _dtype_of(parameters: Iterable[torch.Tensor | None], x: torch.Tensor) -> torch.dtype:
+    """Return the dtype of parameters, or of x where none are given; results with an element per row
+    or channel have it.
+    """
+    return next((t.dtype for t in parameters if t is not None), x.dtype)
 
 
 def _batch_norm(x: torch.Tensor, *args: Any) -> Any:
@@ -326,10 +362,14 @@ def weight_norm(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
 
 def native_batch_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
     x, mean, scale = args.input, args.save_mean, args.save_invstd
+    given = (args.weight, args.running_mean, args.running_var, mean, scale)
+    _check_dtypes(x, *given)
+    _check_scalar_type(x.dtype, args.grad_out.dtype)
     if not args.train:
         mean, scale = args.running_mean, torch.rsqrt(args.running_var.float() + args.eps)
     factor = torch.ones_like(mean) if args.weight is None else args.weight
-    operands, parameters = [args.grad_out, x, mean, scale, factor], (args.train, name_of(x.dtype))
+    formats = name_of(x.dtype), name_of(_dtype_of(given, x))
+    operands, parameters = [args.grad_out, x, mean, scale, factor], (args.train, *formats)
     grads = run("batch_norm_backward", batch_norm_backward, operands, parameters)
     return _wanted(grads, args)
 

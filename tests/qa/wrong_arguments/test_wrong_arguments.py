@@ -41,6 +41,13 @@ def test_how_errors_compare(cpu, card, kind):
     assert compared(0, Call("f", torch.add, (), {}), cpu, card).kind == kind
 
 
+def test_an_error_of_all_devices_but_the_cpu_is_right():
+    call = Call("narrow_copy", torch.narrow_copy, (torch.zeros(10, 5), 3, 0, 0), {})
+    cpu, card = error_of(call, "cpu"), error_of(call, "spyre")
+    assert (type(cpu), type(card)) == (RuntimeError, IndexError)
+    assert compared(0, call, cpu, card).kind == "same"
+
+
 def test_a_call_gets_copies_of_its_arguments():
     x = torch.zeros(2)
     call = Call("fill_", torch.Tensor.fill_, (x, 1.0), {})

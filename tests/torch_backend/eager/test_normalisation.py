@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -39,3 +41,49 @@ def test_gradients_of_equal_elements():
     (F.layer_norm(rows, (63,)) * factor).sum().backward()
     (F.layer_norm(on_card, (63,)) * factor.to("spyre")).sum().backward()
     torch.testing.assert_close(on_card.grad.cpu(), rows.grad, rtol=1e-5, atol=1e-2)
+
+
+FLOATS = (torch.float32, torch.float16)
+GIVEN = (*FLOATS, None)
+
+
+def results_of(operation, dtypes, device):
+    """Return the dtypes of an operation's results, or the words of its error."""
+    try:
+        results = operation(lambda k, *size: of_ones(dtypes[k], *size, device=device))
+    except RuntimeError as error:
+        return str(error)
+    return [result.dtype for result in results]
+
+
+def of_ones(dtype, *size, device):
+    return None if dtype is None else torch.ones(size, dtype=dtype, device=device)
+
+
+aten = torch.ops.aten
+MIXED = {
+    "native_batch_norm": lambda t: aten.native_batch_norm(
+        t(0, 3, 2, 4), t(1, 2), t(2, 2), t(3, 2), t(3, 2), True, 0.1, 0.5
+    ),
+    "native_batch_norm in evaluation": lambda t: aten.native_batch_norm(
+        t(0, 3, 2, 4), t(1, 2), t(2, 2), t(3 if t(3, 2) is not None else 0, 2), t(0, 2), False, 0, 1
+    ),
+    "native_layer_norm": lambda t: aten.native_layer_norm(
+        t(0, 3, 2, 4), [4], t(1, 4), t(2, 4), 1e-5
+    ),
+    "native_group_norm": lambda t: aten.native_group_norm(
+        t(0, 3, 2, 4), t(1, 2), t(2, 2), 3, 2, 4, 1, 1e-5
+    ),
+    "native_batch_norm_backward": lambda t: aten.native_batch_norm_backward(
+        t(0, 3, 2, 4), t(0, 3, 2, 4), t(1, 2), None, None, t(2, 2), t(2, 2), True, 0.5, [True] * 3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_dtypes_are_taken_and_refused_as_on_the_cpu(name):
+    for dtypes in itertools.product(FLOATS, GIVEN, GIVEN, GIVEN):
+        if "backward" in name and dtypes[2] is None:  # the CPU's kernel reads statistics
+            continue
+        expected, found = (results_of(MIXED[name], dtypes, d) for d in ("cpu", "spyre"))
+        assert found == expected, dtypes
