@@ -149,7 +149,7 @@ def run(step: Step, device: str, dtype: torch.dtype, noise: int | None = None) -
             y.register_hook(lambda gradient: gradient * 0.5)
     values["result"] = y
     torch.manual_seed(step.seed)
-    loss = eval(step.loss, {**SCOPE, "y": y, "like": _like(device, dtype)})
+    loss = eval(step.loss, {**SCOPE, "y": y, "like": _like(device, dtype, step.dtype)})
     values["loss"] = loss
     loss.backward()
     values["gradient of x"] = x.grad
@@ -166,9 +166,21 @@ def _changed(y: Tensor, dtype: torch.dtype, changes: torch.Generator | None) -> 
     return y + signs * (NOISE[dtype] * max(_size(y), 2.0**-6))
 
 
-def _like(device: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Return a function that moves targets made on the CPU, floats in ``dtype``."""
-    return lambda t: (t.to(dtype) if t.is_floating_point() else t).to(device)
+def _like(device: str, dtype: torch.dtype, kept: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Return a function that moves targets made on the CPU to a device, floats in ``dtype``, with
+    values that ``kept`` has, and of float16 those that DLFloat16 has too: copies to the card round
+    ties away from zero, which adds up where the terms of a loss cancel.
+    """
+
+    def moved(t: Tensor) -> Tensor:
+        if not t.is_floating_point():
+            return t.to(device)
+        t = t.to(kept)
+        if kept is HALF:
+            t = (t.view(torch.int16) & ~1).view(HALF)
+        return t.to(dtype).to(device)
+
+    return moved
 
 
 # --- generation -------------------------------------------------------------------------------
