@@ -8,6 +8,7 @@ from math import nan
 from typing import Any
 
 import torch
+from torch._decomp import decompositions
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, composed, is_traced, operator
 from spyre.torch_backend.device import name_of
@@ -68,20 +69,16 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, V
 
 
 def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
-    """Like `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
-    float32, like `batch_norm`.
+    """Like `layer_norm`, over all dims of x [rows, groups, channels of one, positions …] but two;
+    all in float32, like `batch_norm`.
     """
-    *weights, kinds, shape, eps, dtype, statistics = args
-    rows, groups, width, _ = shape
-    sizes, x = x.sizes, builder.convert(x, "float32").reshaped(shape)
-    mean, centred, variance = _statistics(builder, x, (2, 3))
-    factors = {
-        kind: builder.convert(w, "float32").reshaped((1, groups, width, 1))
-        for kind, w in zip(kinds, weights, strict=True)
-    }
+    *weights, kinds, eps, dtype, statistics = args
+    x = builder.convert(x, "float32")
+    mean, centred, variance = _statistics(builder, x, range(2, len(x.sizes)))
+    factors = {kind: builder.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
     result, scale = _normalised(builder, *centred, variance, factors, eps)
-    per_group = (builder.convert(v.reshaped((rows, groups)), statistics) for v in (mean, scale))
-    return builder.convert(result.reshaped(sizes), dtype), *per_group
+    mean, scale = (builder.convert(value, statistics) for value in (mean, scale))
+    return builder.convert(result, dtype), mean, scale
 
 
 def _statistics(
@@ -263,16 +260,31 @@ def native_group_norm(args: Arguments) -> Any:
         composite, sizes = operator("native_group_norm"), (args.N, args.C, args.HxW, args.group)
         results = composite.redispatch(COMPOSITE_KEYS, x, args.weight, args.bias, *sizes, args.eps)
     else:
-        shape = (args.N, args.group, args.C // args.group, args.HxW)
+        rows, groups, width = args.N, args.group, args.C // args.group
+        positions = x.shape[2:] if x.shape[:2] == (rows, args.C) else (args.HxW,)
+        operands = [x.view(rows, groups, width, *positions)]
+        operands += [w.view(1, groups, width, *[1] * len(positions)) for w in affine.values()]
         formats = name_of(x.dtype), name_of(_dtype_of(affine.values(), x))
-        parameters = (tuple(affine), shape, float(args.eps), *formats)
-        results = run("group_norm", group_norm, operands, parameters)
+        parameters = (tuple(affine), float(args.eps), *formats)
+        result, *statistics = run("group_norm", group_norm, operands, parameters)
+        results = result.view(x.shape), *(s.view(rows, groups) for s in statistics)
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
     if memory_format is None or given.is_contiguous():
         return results
     if not given.is_contiguous(memory_format=memory_format):
         return results
     return results[0].contiguous(memory_format=memory_format), *results[1:]
+
+
+def native_group_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    """Gradients by torch's formula, in float32 until they are rounded once."""
+    operands = [args.grad_out, args.input, args.mean, args.rstd, args.weight]
+    wide = (None if t is None else t.float() for t in operands)
+    sizes = (args.N, args.C, args.HxW, args.group)
+    grads = decompositions.native_group_norm_backward(*wide, *sizes, args.output_mask)
+    kept = args.input if args.weight is None else args.weight
+    dtypes = (args.input.dtype, kept.dtype, kept.dtype)
+    return tuple(None if g is None else g.to(d) for g, d in zip(grads, dtypes, strict=True))
 
 
 def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
@@ -405,6 +417,12 @@ KERNELS = (
         check=_has_statistics,
     ),
     row(native_group_norm),
+    row(
+        native_group_norm_backward,
+        dtypes={"inputs": FLOATS},
+        same_device=("inputs",),
+        nonempty=("inputs",),
+    ),
     row(
         weight_norm,
         "_weight_norm_interface",

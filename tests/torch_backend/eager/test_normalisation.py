@@ -87,3 +87,22 @@ def test_mixed_dtypes_are_taken_and_refused_as_on_the_cpu(name):
             continue
         expected, found = (results_of(MIXED[name], dtypes, d) for d in ("cpu", "spyre"))
         assert found == expected, dtypes
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "sizes", [(2, 16), (2, 4, 9), (3, 6, 5, 7), (1, 64, 8, 8), (2, 12, 3, 4, 5)]
+)
+def test_group_norm_and_its_gradients_run_on_the_card(sizes, dtype, monkeypatch):
+    monkeypatch.setenv("SPYRE_FALLBACK", "error")
+    torch.manual_seed(0)
+    operands = [torch.randn(s).to(dtype) for s in (sizes, sizes[1], sizes[1])]
+    factor, results = torch.randn(sizes).to(dtype), []
+    for device in ("cpu", "spyre"):
+        x, weight, bias = (t.to(device).detach().requires_grad_() for t in operands)
+        y = F.group_norm(x, 2, weight, bias)
+        (y * factor.to(device)).sum().backward()
+        results.append([t.detach().cpu() for t in (y, x.grad, weight.grad, bias.grad)])
+    rtol = 1e-5 if dtype == torch.float32 else 1e-2
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=4 * rtol)
