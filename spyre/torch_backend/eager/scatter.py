@@ -233,7 +233,8 @@ def index_copy(args: Arguments) -> torch.Tensor:
     """aten::index_copy.out; tensors of rank 0 have one row."""
     x, source = args.self, args.source
     if not x.dim():
-        return copy_into(args.out, source.reshape(()))
+        rows = x.reshape(1).index_copy(0, args.index.reshape(-1), source.reshape(1))
+        return copy_into(args.out, rows.reshape(()))
     dim, index = args.dim % x.dim(), args.index.reshape(-1)
     source = source.reshape(_rows_like(x, dim, index))
     return _written(x, dim, [index], (x.shape[dim],), source, False, args.out)
@@ -247,7 +248,8 @@ def index_add(args: Arguments) -> torch.Tensor:
     x = args.self
     source = args.source * args.alpha if args.alpha != 1 else args.source
     if not x.dim():
-        return copy_into(args.out, x + source.reshape(()))
+        rows = x.reshape(1).index_add(0, args.index.reshape(-1), source.reshape(1))
+        return copy_into(args.out, rows.reshape(()))
     dim, index = args.dim % x.dim(), args.index.reshape(-1)
     source = source.reshape(_rows_like(x, dim, index))
     return copy_into(args.out, _added_along(x, dim, [index], (x.shape[dim],), source, False))

@@ -141,3 +141,20 @@ def test_sums_of_words(dtype):
     sums = first[:1].scatter_add(0, first, torch.full((2,), 1 << 30).to("spyre"))
     with pytest.raises(RuntimeError, match="SPY901"):
         sums.cpu()
+
+
+@pytest.mark.parametrize("index", [1000, -1000, 1, -2])
+@pytest.mark.parametrize("name", ["index_copy", "index_add"])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_wrong_rows_of_scalars(name, index, is_compiled):
+    """A tensor of rank 0 has one row."""
+
+    def write(x, places, source):
+        return getattr(x, name)(0, places, source)
+
+    operands = torch.tensor(1.0), torch.tensor([index]), torch.tensor(2.0)
+    with pytest.raises(IndexError):
+        write(*operands)
+    call = torch.compile(write) if is_compiled else write
+    with pytest.raises((IndexError, RuntimeError), match=f"index {index} is out of bounds"):
+        call(*(t.to("spyre") for t in operands)).cpu()
