@@ -17,8 +17,10 @@ from spyre.torch_backend.eager.dispatch import (
     COMPUTED,
     CONVERTED,
     FLOATS,
+    INTEGERS,
     NUMBER,
     OPERANDS,
+    PROMOTION,
     Arguments,
     Conditions,
     NewResult,
@@ -40,6 +42,7 @@ from spyre.torch_backend.eager.special import (
     softplus,
     tanh,
     tanh_gelu,
+    terms_of,
     with_nan,
 )
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
@@ -57,9 +60,9 @@ def apply_op(name: str, builder: Lowering, *args: Any) -> Value:
     return builder.pointwise(name, *convert_all(builder, dtype, *values), dtype=dtype)
 
 
-def _ceiling(builder: Lowering, x: Value, dtype: str) -> Value:
-    """-⌊-x⌋: the card rounds down only."""
-    return (-(-Term(builder, builder.convert(x, dtype))).floor()).value
+def _formula(function: Callable[[Term], Term], builder: Lowering, x: Value, dtype: str) -> Value:
+    """A function of terms, in the result's dtype."""
+    return function(*terms_of(builder, dtype, x)).value
 
 
 _INTEGERS_BEGIN = 2.0**23
@@ -72,15 +75,14 @@ def _signed_like(x: Term, magnitude: Term) -> Term:
     return x.equal(result).chosen(x, result)
 
 
-def _truncated(builder: Lowering, x: Value, dtype: str) -> Value:
+def _truncated(x: Term) -> Term:
     """x without its fraction."""
-    term = Term(builder, builder.convert(x, dtype))
-    return _signed_like(term, abs(term).floor()).value
+    return _signed_like(x, abs(x).floor())
 
 
 def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
     """The nearest integer, ties to even: sums beyond 2^23 are rounded that way."""
-    term = Term(builder, builder.convert(x, "float32"))
+    (term,) = terms_of(builder, "float32", x)
     size = abs(term)
     nearest = size + _INTEGERS_BEGIN - _INTEGERS_BEGIN
     nearest = (size < _INTEGERS_BEGIN).chosen(nearest, size)
@@ -89,8 +91,10 @@ def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
 
 def _truncated_quotient(builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """a / b of float32 without its fraction, rounded to ``dtype`` after that."""
-    quotient = builder.pointwise("realdiv", *convert_all(builder, "float32", a, b))
-    return builder.convert(_truncated(builder, quotient, "float32"), dtype)
+    # integers are rounded to the result's dtype before
+    a, b = (builder.convert(v, dtype) if v.dtype in ("int32", "int64") else v for v in (a, b))
+    dividend, divisor = terms_of(builder, "float32", a, b)
+    return _truncated(dividend / divisor).convert(dtype).value
 
 
 def _finite(builder: Lowering, x: Value, dtype: str, nan: float, top: float, low: float) -> Value:
@@ -259,8 +263,8 @@ def reversed_subtraction(args: Arguments) -> torch.Tensor:
 _UNARY: dict[str, LoweringFunction] = {
     **{name: partial(apply_op, name) for name in ("abs", "neg", "exp", "sqrt", "rsqrt")},
     **{name: partial(apply_op, name) for name in ("reciprocal", "sigmoid", "floor")},
-    "ceil": _ceiling,
-    "trunc": _truncated,
+    "ceil": partial(_formula, lambda x: -((-x).floor())),  # the card rounds down only
+    "trunc": partial(_formula, _truncated),
     "round": _rounded,
     "log": logarithm,
     "silu": silu,
@@ -292,7 +296,10 @@ CLAMPS = tuple(
     for kind in ("out", "Tensor_out")
 )
 
-_COMPARISON = Conditions(dtypes={"inputs": OPERANDS, "out": BOOL}, promotes_to=COMPUTED)
+_COMPARISON = Conditions(
+    dtypes={"inputs": (*OPERANDS, *INTEGERS), "out": BOOL}, promotes_to=COMPUTED
+)
+_PROMOTED = ("exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh")
 _CLAMP = Conditions(dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS})
 # DL16 has one code for NaN and infinities
 _NAN_TO_NUM = Conditions(dtypes={"self": (torch.float32,), "out": FLOATS})
@@ -304,8 +311,11 @@ _ANY_POWER = Conditions(
 )
 
 KERNELS = (
-    *((f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
-    *((f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
+    *(
+        (f"{n}.out", partial(unary, n, f, ()), PROMOTION if n in _PROMOTED else ARITHMETIC)
+        for n, f in _UNARY.items()
+    ),
+    *((f"{n}.out", partial(binary, n, f), PROMOTION) for n, f in _BINARY.items()),
     *(
         (full, partial(comparison, full, partial(compared, op)), _COMPARISON)
         for name, op in _COMPARISONS.items()
@@ -319,7 +329,7 @@ KERNELS = (
     ),
     ("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
     # floors need exact remainders
-    ("div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})),
+    ("div.out_mode", _quotient, replace(PROMOTION, values={"rounding_mode": (None, "trunc")})),
     ("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
     *((f"pow.{kind}_out", _any_power, _ANY_POWER) for kind in _POWERS),
     ("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),

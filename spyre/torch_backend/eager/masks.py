@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.device import card_of, name_of, warn_user
+from spyre.torch_backend.device import name_of, warn_user
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     BOOL,
@@ -23,7 +23,7 @@ from spyre.torch_backend.eager.dispatch import (
     operand,
 )
 from spyre.torch_backend.eager.elementwise import binary, compared, unary
-from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
+from spyre.torch_backend.eager.factories import expanded_dims, kept_on_card, without_expanded_dims
 from spyre.torch_backend.eager.integers import is_integer, select, sign
 from spyre.torch_backend.program import (
     Lowering,
@@ -32,17 +32,12 @@ from spyre.torch_backend.program import (
     Value,
     current_recorder,
 )
-from spyre.torch_backend.tensors import buffer_of
 
 
 def negated(builder: Lowering, x: Value, _: str = "") -> Value:
     """Whether elements are zero."""
     x = builder.convert(x, "float32") if x.dtype in ("int32", "int64") else x
     return builder.truth(builder.pointwise("equal", x, 0.0))
-
-
-def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
-    return builder.truth(builder.pointwise("notequal", x, x))
 
 
 def _equal_to(number: float, builder: Lowering, x: Value, _: str) -> Value:
@@ -55,7 +50,9 @@ def _equal_to(number: float, builder: Lowering, x: Value, _: str) -> Value:
 def isnan(args: Arguments) -> torch.Tensor:
     """aten::isnan. The card's 16-bit format has no NaN and stores it as an infinity."""
     out = torch.empty_like(args.self, dtype=torch.bool)
-    return fill("isnan", _unequal_to_itself, [args.self], (), out)
+    return fill(
+        "isnan", lambda low, x: low.truth(low.pointwise("notequal", x, x)), [args.self], (), out
+    )
 
 
 _AND = partial(compared, "minimum")  # of 1.0 and 0.0
@@ -99,9 +96,6 @@ def fill_where(builder: Lowering, x: Value, mask: Value, number: Value, dtype: s
 def keep_where(builder: Lowering, x: Value, mask: Value, dtype: str) -> Value:
     """x, with 0 where the mask does not hold."""
     return select(builder, mask, x, builder.constant(0, dtype), dtype)
-
-
-# --- kernels -------------------------------------------------------------------------------------
 
 
 def where(args: Arguments) -> torch.Tensor:
@@ -169,17 +163,14 @@ def triangle(
     if current_recorder() is not None:
         node: torch.Tensor = torch.ops.spyre.triangle(rows, columns, diagonal, lower, device)
         return node
-    card = card_of(device)
     diagonal = max(min(diagonal, columns), -rows)
-    key = (card.index, card.device.resets, rows, columns, diagonal, lower)
-    mask = _triangles.get(key)
-    if mask is None:
+
+    def make() -> torch.Tensor:
         ones = torch.ones(rows, columns, dtype=torch.bool, device="cpu")
-        mask = (ones.tril(diagonal) if lower else ones.triu(diagonal)).to(device)
-        if rows * columns <= MAX_TRIANGLE_ELEMENTS:
-            buffer_of(mask).leave_uncounted()
-            _triangles.put(key, mask)
-    return mask
+        return ones.tril(diagonal) if lower else ones.triu(diagonal)
+
+    key = (rows, columns, diagonal, lower)
+    return kept_on_card(_triangles, key, device, make, MAX_TRIANGLE_ELEMENTS)
 
 
 def masked_scatter(args: Arguments) -> torch.Tensor:

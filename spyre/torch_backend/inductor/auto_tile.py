@@ -30,7 +30,7 @@ import sympy
 
 from spyre.disjoint_sets import DisjointSets
 from spyre.errors import SpyreError
-from spyre.hw.cost import default_machine, kernel_ns, machine_with
+from spyre.hw.cost import default_machine, divisors, kernel_ns, machine_with
 from spyre.hw.counters import LaunchCounts
 from spyre.hw.linking import Allocation, Binding, Linker
 from spyre.hw.numerics import Numerics
@@ -203,11 +203,6 @@ def is_matmul(operation: Any) -> bool:
     return isinstance(data, ir.Reduction) and data.reduction_type == "batchmatmul"
 
 
-def counts_of(extent: int) -> list[int]:
-    """Return the possible numbers of tiles: the divisors from 2 on, ascending."""
-    return [n for n in range(2, extent + 1) if extent % n == 0]
-
-
 def hoisted(operations: Sequence[Any], dims: Mapping[str, Dims]) -> list[Any]:
     """Return the operations of a run, reordered within their dependencies.
 
@@ -283,7 +278,7 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
 
     one_loop = []
     for name, extent in extents.items():
-        counts = ((TileLevel(n, name),) for n in counts_of(extent))
+        counts = ((TileLevel(n, name),) for n in divisors(extent)[1:])
         if tried := list(_climb(counts, try_once)):
             one_loop.append(best_of(tried))
     ordered = sorted(one_loop, key=lambda outcome: outcome.time_ns)
@@ -323,12 +318,14 @@ def _nest(one_loop: Sequence[Outcome], extents: Mapping[str, int], trial: Trial)
     for outer, inner in permutations(one_loop, 2):
         level, name = outer.levels[0], inner.levels[0].dim
         for _ in range(2):
-            pairs = ((level, TileLevel(n, name)) for n in counts_of(extents[str(name)]))
+            pairs = ((level, TileLevel(n, name)) for n in divisors(extents[str(name)])[1:])
             second = list(_climb(pairs, trial))
             if not second:
                 break
             chosen = best_of(second).levels[1]
-            pairs = ((TileLevel(n, level.dim), chosen) for n in counts_of(extents[str(level.dim)]))
+            pairs = (
+                (TileLevel(n, level.dim), chosen) for n in divisors(extents[str(level.dim)])[1:]
+            )
             first = list(_climb(pairs, trial))
             if not first or best_of(first).levels[0] == level:
                 break

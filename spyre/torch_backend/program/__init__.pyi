@@ -3,26 +3,21 @@ from .builder import (
     SCRATCH as SCRATCH,
     LiveBuffer as LiveBuffer,
     ProgramBuilder as ProgramBuilder,
-    aligned as aligned,
     pack as pack,
 )
 from .compiled import (
     CompiledProgram as CompiledProgram,
-    launches_reported_to as launches_reported_to,
     new_numbered_directory as new_numbered_directory,
     show_program as show_program,
     shows_programs as shows_programs,
 )
-from .emit import (
-    emit_over as emit_over,
-    iterated as iterated,
-    require_sdsc as require_sdsc,
-)
+from .emit import emit_over as emit_over, iterated as iterated, require_sdsc as require_sdsc
 from .emitter import (
     CoreDivision as CoreDivision,
     IteratedOp as IteratedOp,
     IterationDim as IterationDim,
     ScratchpadPlace as ScratchpadPlace,
+    core_split as core_split,
     cut as cut,
 )
 from .indexing import (

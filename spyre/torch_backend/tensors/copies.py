@@ -22,7 +22,7 @@ from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import host_like
 from spyre.runtime.flex import to_device_plan, to_host_plan
-from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, neg_view, profiled
+from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, neg_view, profiled
 from spyre.torch_backend.device import DTYPES, PARTS, check_int64, name_of
 from spyre.torch_backend.tensors.allocation import (
     DeviceBuffer,
@@ -118,7 +118,7 @@ def start_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, Work
 def _to_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, JobPlan | None]:
     """Return a host storage and the plan of the copy that fills it; None if it is filled."""
     if buffer.raw is not None:
-        return _bytes_storage(buffer.raw.copy(), buffer.host_bytes), None
+        return bytes_storage(buffer.raw.copy(), buffer.host_bytes), None
     if buffer.base is None:
         return torch.UntypedStorage(buffer.host_bytes), None
     tensor = buffer.tensor
@@ -131,7 +131,8 @@ def _to_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, JobPla
     return torch.from_numpy(content).untyped_storage(), to_host_plan(tensor, host)
 
 
-def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
+def bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
+    """Return a host storage with ``content`` and zeros behind it."""
     if content.size < host_bytes:
         content = np.concatenate([content, np.zeros(host_bytes - content.size, np.uint8)])
     return torch.from_numpy(content).untyped_storage()
@@ -161,7 +162,8 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
         lay_out_for(buffer, tensor)
     target = whole_target(buffer, tensor)
     if target is not None:
-        _upload(buffer, target, source, non_blocking)
+        with profiled(TO_CARD):
+            _upload(buffer, target, source, non_blocking)
     else:
         merged, copy = start_host_storage(buffer)
         if copy is not None:  # earlier errors are raised when the tensor is read, not here
@@ -194,7 +196,8 @@ def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
         content, 0, (elements,), (1,)
     )
     view = flat.as_strided(base.shape, base.strides)
-    _upload(buffer, buffer.tensor, view, True)
+    with profiled(TO_CARD):
+        _upload(buffer, buffer.tensor, view, True)
 
 
 def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
@@ -207,7 +210,7 @@ def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
     buffer.allocate(usual_base(size, stride, tensor.dtype))
     buffer.raw = None
     if content is not None:
-        write_storage(buffer, _bytes_storage(content, buffer.host_bytes))
+        write_storage(buffer, bytes_storage(content, buffer.host_bytes))
 
 
 def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | None:
@@ -219,7 +222,6 @@ def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | N
     return buffer.tensor if extents == (base.shape, base.strides) else None
 
 
-@in_range(TO_CARD)
 def _upload(
     buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
 ) -> None:

@@ -12,7 +12,7 @@ only on the same row of the operands: such rows may be computed in groups of any
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import Body, Load
-from spyre.torch_backend.program import ConstantArgument, Ints, OpKind
+from spyre.torch_backend.program import ConstantArgument, Ints, OpKind, core_split
 from spyre.torch_backend.tensors import default_base
 
 # --- kernels of tiles -----------------------------------------------------------------------------
@@ -71,9 +71,8 @@ class RowTile:
 _collection: ContextVar[list[RowTile] | None] = ContextVar("collection", default=None)
 
 
-def collecting() -> list[RowTile] | None:
-    """The collection of this thread's kernels, or None."""
-    return _collection.get()
+collecting: Callable[[], list[RowTile] | None] = _collection.get
+"""The collection of this thread's kernels, or None."""
 
 
 @contextmanager
@@ -383,7 +382,7 @@ class _TileLoop:
             size_bytes=tensor.columns * tile_bytes,
             strides=(0, tile_bytes),
         )
-        cores = next(n for n in range(min(settings().sencores, count), 0, -1) if count % n == 0)
+        cores = core_split(count, settings().sencores)
         copy = KernelOp(
             "identity",
             OpKind.POINTWISE,
@@ -396,10 +395,7 @@ class _TileLoop:
         return KernelLoop(tensor.columns, (copy,))
 
     def _moved(
-        self,
-        op: Operation,
-        offsets: Mapping[int, int],
-        constants: Sequence[tuple[float, str]],
+        self, op: Operation, offsets: Mapping[int, int], constants: Sequence[tuple[float, str]]
     ) -> Operation:
         """An operation of the tile's kernel inside the loop over tiles, its arguments with rows in
         the pool at ``offsets`` (bytes, by arg_index).

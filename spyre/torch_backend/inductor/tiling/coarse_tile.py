@@ -107,8 +107,7 @@ def loops_of(groups: Sequence[TileGroup]) -> dict[str, TilingLoops]:
     """Return the loops around each operation of ``groups``, by its buffer's name."""
     return {
         op.get_name(): TilingLoops(
-            group.path,
-            tuple(e[0] if e else None for e in tiled_dims_of(op, group.levels)),
+            group.path, tuple(e[0] if e else None for e in tiled_dims_of(op, group.levels))
         )
         for group in groups
         for op in group.operations
@@ -121,8 +120,6 @@ def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
     Indices must be affine in tiled variables, which must not be used as values; tiles must not cut
     sticks; results of the same loop must be read within the same tile.
     """
-    if not groups:
-        return
     loops = loops_of(groups)
     by_name = {op.get_name(): op for op in operations if is_loop_operation(op)}
     makers = _makers(by_name, loops)
@@ -284,10 +281,7 @@ def _beyond(operation: Any, action: str, found: object) -> SpyreError:
 
 
 def coarse_tile(
-    operations: list[Any],
-    groups: Sequence[Any],
-    *,
-    tiled_dims: Sequence[int] | None = None,
+    operations: list[Any], groups: Sequence[Any], *, tiled_dims: Sequence[int] | None = None
 ) -> None:
     """Tile ``groups`` of ``operations``, in place; buffers and copies are inserted into the list.
 
@@ -410,9 +404,7 @@ def _divides(extent: Any, tile: int, count: Any) -> bool:
 
 
 def insert_tiling_propagation(
-    operations: list[Any],
-    groups: Sequence[TileGroup],
-    untiled: Mapping[str, OperationAccesses],
+    operations: list[Any], groups: Sequence[TileGroup], untiled: Mapping[str, OperationAccesses]
 ) -> None:
     """Give every stamped operation the buffer that its readers need; inserts into ``operations``.
 
@@ -423,8 +415,6 @@ def insert_tiling_propagation(
     the same loop body read tiles, unless they move along a dim that the writer holds in full. A
     result that no loop of its group tiles has its full size anyway.
     """
-    if not groups:
-        return
     loops = loops_of(groups)
     new = [op for op in operations if is_loop_operation(op) and op.get_name() not in untiled]
     accesses = {**untiled, **{op.get_name(): accesses_of(op) for op in new}}
