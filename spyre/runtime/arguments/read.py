@@ -179,25 +179,18 @@ def _number(argument: ArgumentSpec, value: float) -> HostTensor:
 
 def _mismatch(arguments: Sequence[ArgumentSpec], inputs: str) -> LaunchError:
     listed = ", ".join(f"{a.name} ({a.host_spec})" for a in arguments) or "none"
-    return LaunchError(
-        "SPY367",
-        "the inputs given do not match the kernel's",
-        expected=f"{len(arguments)} inputs: {listed}",
-        found=inputs,
-    )
+    message = "the inputs given do not match the kernel's"
+    expected = f"{len(arguments)} inputs: {listed}"
+    return LaunchError("SPY367", message, expected=expected, found=inputs)
 
 
 def _host_tensor(value: InputValue, argument: ArgumentSpec) -> HostTensor:
+    """An input of ``argument``; bit patterns of a dtype numpy lacks are taken as such."""
     if not isinstance(value, HostTensor):
-        value = _from_array(np.asarray(value), argument)
+        array, dtype = np.asarray(value), find_host_dtype(argument.dtype_name)
+        is_bits = dtype.holds_bits and array.dtype == np.dtype(dtype.storage_dtype)
+        value = HostTensor.from_array(argument.name, array, dtype.name if is_bits else None)
     return conform_tensor(value, argument.host_spec)
-
-
-def _from_array(array: npt.NDArray[Any], argument: ArgumentSpec) -> HostTensor:
-    """An array; bit patterns of a dtype numpy lacks are taken as such."""
-    dtype = find_host_dtype(argument.dtype_name)
-    is_bits = dtype.holds_bits and array.dtype == np.dtype(dtype.storage_dtype)
-    return HostTensor.from_array(argument.name, array, dtype.name if is_bits else None)
 
 
 # --- derived arguments ----------------------------------------------------------------------------
@@ -284,13 +277,10 @@ def _require_value(parameter: Parameter, values: Mapping[str, int]) -> None:
     if parameter.name in values:
         return
     require_no_size(parameter, values)
-    raise LaunchError(
-        "SPY362",
-        f"no value for parameter %{parameter.name}",
-        parameter.location,
-        expected=f"a value for {parameter.name}",
-        found=", ".join(values) or "no values",
-    )
+    message = f"no value for parameter %{parameter.name}"
+    expected = f"a value for {parameter.name}"
+    found = ", ".join(values) or "no values"
+    raise LaunchError("SPY362", message, parameter.location, expected=expected, found=found)
 
 
 def uses_by_argument(
@@ -347,12 +337,9 @@ def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
     dims = _device_dims(widest, end_bytes)
     name, data_format = argument_name(index), widest.walk.tensor.data_format
     if data_format not in _HOST_DTYPES:
-        raise LaunchError(
-            "SPY368",
-            f"the host dtype of {name} cannot be derived",
-            expected=f"a launch_spec.json, or one of {', '.join(_HOST_DTYPES)}",
-            found=data_format,
-        )
+        message = f"the host dtype of {name} cannot be derived"
+        expected = f"a launch_spec.json, or one of {', '.join(_HOST_DTYPES)}"
+        raise LaunchError("SPY368", message, expected=expected, found=data_format)
     shape = _host_shape(widest, dims)
     strides = contiguous_strides(tuple(shape.values()))
     layout = _layout(widest, dims, dict(zip(shape, strides, strict=True)))

@@ -169,11 +169,9 @@ class SharedMemory(Transport):
     def _look_for_failures(self) -> None:
         for other in self._others:
             if self._pages[other, FAILED]:
-                raise CollectiveError(
-                    "SPY957",
-                    f"{self._header}: another rank has failed",
-                    found=text_of(self._pages[other, REASON:].view(np.uint8)),
-                )
+                message = f"{self._header}: another rank has failed"
+                found = text_of(self._pages[other, REASON:].view(np.uint8))
+                raise CollectiveError("SPY957", message, found=found)
 
     def _look(self, rank: int, word: int, least: int) -> None:
         self._look_for_failures()
@@ -185,11 +183,9 @@ class SharedMemory(Transport):
             raise self._missing(rank)
 
     def _gone(self, ranks: Sequence[int]) -> CollectiveError:
-        return CollectiveError(
-            "SPY954",
-            f"{self._header}: the process of rank {', '.join(map(str, ranks))} has ended",
-            expected="every rank to take part in every operation of its group",
-        )
+        message = f"{self._header}: the process of rank {', '.join(map(str, ranks))} has ended"
+        expected = "every rank to take part in every operation of its group"
+        return CollectiveError("SPY954", message, expected=expected)
 
 
 def _pieces(arena: Bytes, sizes: Sequence[int], start: int) -> list[Bytes]:
@@ -299,7 +295,10 @@ def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
         os.ftruncate(control, size * PAGE_WORDS * 8)
         store.set("control", f"/proc/{os.getpid()}/fd/{control}")
     else:
-        control = _opened(store.get("control").decode())
+        try:
+            control = os.open(store.get("control").decode(), os.O_RDWR)
+        except OSError:  # the user of the other process or the kernel does not allow it
+            control = -1
     reached = control >= 0
     memory = RankMemory(rank, size, control) if reached else None
     store.set(f"joined/{rank}", "yes" if reached else "no")
@@ -308,11 +307,3 @@ def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
         # every rank has mapped the pages by now
         os.close(control)
     return SharedMemory(memory, rank, size) if memory is not None and all(joined) else None
-
-
-def _opened(path: str) -> int:
-    """Open a file; -1 if the user of the other process or the kernel does not allow it."""
-    try:
-        return os.open(path, os.O_RDWR)
-    except OSError:
-        return -1

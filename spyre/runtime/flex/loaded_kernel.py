@@ -311,8 +311,8 @@ class LoadedKernel:
             for row in addresses.tolist():
                 self._run_one(work, kernel, signature, tuple(row))
             return
-        batch = kernel.link_batch_at(signature, addresses)
-        work.card.device.executor.run_batch(batch)
+        groups = kernel.link_batch_at(signature, addresses)
+        work.card.device.executor.run_batch(groups)
 
     def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
         """Memory of one compute control block: program, correction tensor, arguments, pool."""
@@ -371,12 +371,10 @@ def sizes_of_tensors(
             if not isinstance(name, str):
                 continue
             if values.setdefault(name, extent) != extent:
-                raise LaunchError(
-                    "SPY873",
-                    f"runtime size {name} has two values",
-                    expected=f"{values[name]}, from {source[name]}",
-                    found=f"{extent}, from {tensor.name}",
-                )
+                message = f"runtime size {name} has two values"
+                expected = f"{values[name]}, from {source[name]}"
+                found = f"{extent}, from {tensor.name}"
+                raise LaunchError("SPY873", message, expected=expected, found=found)
             source.setdefault(name, tensor.name)
     return values
 

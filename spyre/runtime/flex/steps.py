@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -287,12 +287,9 @@ class JobPlan:
         """Type of step ``index``. LaunchError SPY877 if there is no such step."""
         index = whole_number("the index of a step", index, -LARGEST)
         if not 0 <= index < len(self.steps):
-            raise LaunchError(
-                "SPY877",
-                "Step index out of range",
-                expected=f"0 to {len(self.steps) - 1}",
-                found=str(index),
-            )
+            message = "Step index out of range"
+            expected = f"0 to {len(self.steps) - 1}"
+            raise LaunchError("SPY877", message, expected=expected, found=str(index))
         return self.steps[index].step_type
 
     def job_allocation_size(self) -> int:
@@ -324,10 +321,7 @@ class HostOperation:
     handle: str
     words: int
     label: str = "host operation"
-
-    @property
-    def step_type(self) -> str:
-        return "HostCompute"
+    step_type: ClassVar[str] = "HostCompute"
 
     @property
     def stage(self) -> Stage:
@@ -380,10 +374,7 @@ class DeviceCompute:
     """Run the program in program memory once per iteration."""
 
     program: LoadedKernel
-
-    @property
-    def step_type(self) -> str:
-        return "Compute"
+    step_type: ClassVar[str] = "Compute"
 
     @property
     def stage(self) -> Stage:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
-from spyre.hw.counters import ExecuteLabels
+from spyre.hw.counters import UNLABELLED, ExecuteLabels
 from spyre.hw.device import Device, Progress
 from spyre.hw.linking import (
     AddressOwners,
@@ -29,7 +29,6 @@ from spyre.hw.linking import (
     Allocation,
     BatchGroup,
     Binding,
-    LinkedBatch,
     LinkedProgram,
     Linker,
     TileMap,
@@ -102,11 +101,7 @@ class ArgumentSlot:
     device_dims: tuple[tuple[int, int], ...] = ()
 
 
-@lru_cache(_MAX_SLOTS)
-def _slot(
-    size_bytes: int, arrangement: str = "STANDARD", dims: tuple[tuple[int, int], ...] = ()
-) -> ArgumentSlot:
-    return ArgumentSlot(size_bytes, arrangement, dims)
+_slot = lru_cache(_MAX_SLOTS)(ArgumentSlot)
 
 
 @lru_cache(_MAX_SLOTS)
@@ -246,21 +241,15 @@ def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[in
     name = parameter.name
     owner = owner_of(name)
     if owner is None:
-        raise LaunchError(
-            "SPY362",
-            f"no value for parameter %{name}",
-            expected="a value by name, or a name of the form arg_K_base_addr",
-        )
+        expected = "a value by name, or a name of the form arg_K_base_addr"
+        raise LaunchError("SPY362", f"no value for parameter %{name}", expected=expected)
     if owner in at:
         return at[owner]
     if owner == POOL:
         raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
-    raise LaunchError(
-        "SPY363",
-        f"the kernel needs argument {owner}, and it was not given",
-        expected=f"argument {owner} for %{name}",
-        found=f"arguments {sorted(k for k in at if k != POOL)}",
-    )
+    message = f"the kernel needs argument {owner}, and it was not given"
+    found = f"arguments {sorted(k for k in at if k != POOL)}"
+    raise LaunchError("SPY363", message, expected=f"argument {owner} for %{name}", found=found)
 
 
 def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
@@ -375,40 +364,27 @@ class Kernel:
             self._linked.put(key, linked)
         return linked
 
-    def link_batch_at(
-        self,
-        signature: LaunchSignature,
-        addresses: Int64Array,
-        names: Sequence[tuple[str, ...]] = (),
-    ) -> LinkedBatch:
+    def link_batch_at(self, signature: LaunchSignature, addresses: Int64Array) -> list[BatchGroup]:
         """Link launches of ``signature`` with start addresses ``addresses`` [launch, address].
 
-        ``names``: per launch, as for `link_at`. Raises the error of the first launch that cannot be
-        linked.
+        Raises the error of the first launch that cannot be linked.
         """
         scratch = np.array([b.address_bytes for b in self.reserve_scratch()], np.int64)
         rows = np.column_stack((addresses, np.tile(scratch, (len(addresses), 1))))
         sizes = np.array(self._sizes_of(signature), np.int64)
         groups: list[BatchGroup] = []
         for first, last in equal_runs(movable_rows(rows, sizes), alias_rows(rows, sizes)):
-            groups += self._groups(signature, rows[first:last], names[first:last])
-        return LinkedBatch(groups)
+            groups += self._groups(signature, rows[first:last])
+        return groups
 
-    def _groups(
-        self, signature: LaunchSignature, rows: Int64Array, names: Sequence[tuple[str, ...]]
-    ) -> list[BatchGroup]:
+    def _groups(self, signature: LaunchSignature, rows: Int64Array) -> list[BatchGroup]:
         """Group launches whose memory (``rows``, scratch included) overlaps in the same way."""
-        first_names = names[0] if names else signature.names
-        template = self._template(signature, tuple(rows[0].tolist()), first_names)
+        template = self._template(signature, tuple(rows[0].tolist()), signature.names)
         if template is not None and template.linked.code.movable:
             bases = np.ascontiguousarray(rows[:, list(template.address_of)])
-            allocation_names = tuple(map(template.allocation_names, names))
-            return [BatchGroup(template.linked, bases, allocation_names)]
+            return [BatchGroup(template.linked, bases)]
         without_scratch = rows[:, : len(signature.slots)].tolist()
-        pairs = zip(without_scratch, names or [signature.names] * len(rows), strict=True)
-        return [
-            BatchGroup(self.link_at(signature, tuple(row), row_names)) for row, row_names in pairs
-        ]
+        return [BatchGroup(self.link_at(signature, tuple(row))) for row in without_scratch]
 
     def _link(
         self, signature: LaunchSignature, addresses: tuple[int, ...], names: tuple[str, ...]
@@ -461,12 +437,6 @@ class Kernel:
         """
         self.device.executor.run(self.link(launch))
 
-    def bind(self, launch: Launch) -> Binding:
-        """Parameters, segments and memory of ``launch``; LaunchError if it is incomplete."""
-        signature, scratch = self.signature_of(launch), self.reserve_scratch()
-        memory = (launch.addresses, launch.names, scratch, self.maps)
-        return bind(self.bundle.program.parameters, signature, *memory)[0]
-
     # --- memory of device_mem_allocate --------------------------------------------------------
 
     def reserve_scratch(self) -> tuple[PoolBuffer, ...]:
@@ -489,9 +459,6 @@ class Kernel:
 
 
 # --- runners: the record of a launch, and functions that run one ------------------------------
-
-UNLABELLED = ExecuteLabels()
-"""Executes numbered from 0, SDSC files without a directory."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,12 +110,8 @@ class AllocationDirective:
             raise self._wrong("two domains or more", "Interleave")
 
     def _wrong(self, expected: str, what: str) -> LaunchError:
-        return LaunchError(
-            "SPY802",
-            f"an allocation directive names domains that {what} cannot use",
-            expected=expected,
-            found=str(list(self.domains)),
-        )
+        message = f"an allocation directive names domains that {what} cannot use"
+        return LaunchError("SPY802", message, expected=expected, found=str(list(self.domains)))
 
 
 BIND = AllocationDirective()
@@ -157,17 +153,6 @@ class MemoryStatistics:
     def largest_free_bytes(self) -> int:
         """Bytes of the largest tensor that could be allocated now."""
         return max(region.largest_free_bytes for region in self._tensor_regions)
-
-    @property
-    def fragmentation(self) -> float:
-        """1 - (sum of each region's largest free block) / (free bytes), 0 if nothing is free.
-
-        0: the free memory of each region is one block, as on an empty card; near 1: many small
-        blocks. It is computed per region, since no allocation spans two regions.
-        """
-        free = self.free_bytes
-        largest = sum(region.largest_free_bytes for region in self._tensor_regions)
-        return 1 - largest / free if free else 0.0
 
     @property
     def _tensor_regions(self) -> Sequence[RegionUsage]:
@@ -275,11 +260,8 @@ class FlexAllocator:
             address = self._expose(index)
         if isinstance(address, int):
             return address
-        raise UnsupportedError(
-            "SPY808",
-            "Interleaved not supported yet",
-            found=f"an allocation of {len(address)} chunks",
-        )
+        message = "Interleaved not supported yet"
+        raise UnsupportedError("SPY808", message, found=f"an allocation of {len(address)} chunks")
 
     def composite(self, index: AllocationIndex) -> CompositeAddress:
         """All chunks of an allocation, none for the null handle; sizes are rounded up to 128."""
@@ -430,12 +412,9 @@ class FlexAllocator:
 
 
 def _unknown(index: int) -> LaunchError:
-    return LaunchError(
-        "SPY800",
-        "nothing is allocated under this handle",
-        expected="a handle of FlexAllocator.allocate that was not given back",
-        found=f"handle {index}",
-    )
+    message = "nothing is allocated under this handle"
+    expected = "a handle of FlexAllocator.allocate that was not given back"
+    return LaunchError("SPY800", message, expected=expected, found=f"handle {index}")
 
 
 # --- owners of device memory ---------------------------------------------------------------------
