@@ -171,28 +171,13 @@ class KernelOp:
             for k, extent in enumerate(self.extents)
             if self.is_walked(k)
         )
+        formats, more = tuple(t.format for t in self.tensors), (self.mask_from, self.lane_multiple)
         return IteratedOp(
-            self.kind,
-            self.name,
-            dims,
-            tuple(tensor.format for tensor in self.tensors),
-            dict(self.constants),
-            self.mask_from,
-            self.lane_multiple,
-            self.rows,
+            self.kind, self.name, dims, formats, dict(self.constants), *more, self.rows
         )
 
     def _factor(self, dim: int, tensor: KernelTensor) -> Factor:
         return Factor(self.extents[dim], tensor.pitches[dim], tensor.lane == dim)
-
-    def dims_of(self, number: int) -> frozenset[int]:
-        """Dims along which the iteration moves tensor ``number``. The rows of a gather's table are
-        no such dim, since an index selects them.
-        """
-        indirect = self.indirect_dim(number)
-        return frozenset(
-            k for k in range(len(self.extents)) if self.tensors[number].has(k) and k != indirect
-        )
 
     def indirect_dim(self, number: int) -> int:
         """The dim along which an index selects elements of tensor ``number``, -1 for none."""

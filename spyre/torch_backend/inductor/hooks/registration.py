@@ -46,15 +46,12 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
     SpyreWrapper,
 )
 from spyre.torch_backend.inductor.lowering.decompositions import (
+    GRAPH_PASSES,
     RUN,
-    copy_strided_views,
     decompositions,
     functional_kernels,
     lower_run,
     mark_fallbacks,
-    mark_fallbacks_in,
-    numbers_as_tensors,
-    share_sequences,
 )
 from spyre.torch_backend.inductor.tiling.accesses import by_graph_input
 
@@ -395,23 +392,17 @@ def views_of_arguments(model: Any) -> Iterator[tuple[int, int, torch.Tensor]]:
                 yield k, places.index(holder), view
 
 
-INDUCTOR_SETTINGS = {
+_OFF = (
+    *("split_reductions", "benchmark_harness", "permute_fusion", "allow_buffer_reuse"),
+    *("inplace_buffers", "online_softmax", "layout_optimization", "pattern_matcher"),
+    *("loop_ordering_after_fusion", "pick_loop_orders", "reorder_for_locality"),
+    "reorder_for_peak_memory",
+)
+INDUCTOR_SETTINGS = dict.fromkeys(_OFF, False) | {
     "always_keep_tensor_constants": True,
-    "split_reductions": False,
-    "benchmark_harness": False,
     "unroll_reductions_threshold": 1,
-    "permute_fusion": False,
     "max_fusion_buffer_group_pairwise_attempts": 0,
-    "allow_buffer_reuse": False,
-    "inplace_buffers": False,
     "fallback_random": True,
-    "online_softmax": False,
-    "layout_optimization": False,
-    "pattern_matcher": False,
-    "loop_ordering_after_fusion": False,
-    "pick_loop_orders": False,
-    "reorder_for_locality": False,
-    "reorder_for_peak_memory": False,
 }
 """Inductor's settings for spyre: one ir.Operation is one device operation, the order of dims is
 kept, and Inductor does not fuse, as `SpyreScheduling` makes bundles itself.
@@ -426,10 +417,8 @@ class PostGradPasses(compat.CustomGraphPass):  # type: ignore[misc]
         # torch makes loops of scan and map after this pass, which read their index from a tensor
         shapes = V.fake_mode.shape_env
         shapes.settings = replace(shapes.settings, allow_scalar_outputs=True)
-        copy_strided_views(graph)
-        share_sequences(graph)
-        numbers_as_tensors(graph)
-        mark_fallbacks(graph)
+        for change in GRAPH_PASSES:
+            change(graph)
         if is_observed():
             note((FX_GRAPH, str(graph)))
 
@@ -476,7 +465,9 @@ def _install_hooks() -> None:
 
     def fallbacks_marked(graph: Any, *args: Any) -> Any:
         if _in_spyre_context.get():
-            mark_fallbacks_in(graph.module)
+            for part in graph.module.modules():
+                if isinstance(part, torch.fx.GraphModule):
+                    mark_fallbacks(part.graph)
         return run(graph, *args)
 
     compat.GraphLowering._update_scheduler = passes_first

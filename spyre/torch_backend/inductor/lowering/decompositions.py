@@ -51,13 +51,8 @@ from spyre.torch_backend.program import Ints, LoweringError, NotRecorded, record
 _log = logging.getLogger("spyre.compile")
 
 HOST_MADE = (
-    "_efficientzerotensor",
-    "arange",
-    "eye",
-    "linspace",
-    "nonzero",
-    "tril_indices",
-    "triu_indices",
+    *("_efficientzerotensor", "arange", "eye", "linspace", "nonzero"),
+    *("tril_indices", "triu_indices"),
 )
 """Prefixes of operations whose kernels run on the host."""
 
@@ -418,32 +413,13 @@ RUN = torch.ops.spyre.run.default
 
 aten = torch.ops.aten
 
-LOWERED_BY_INDUCTOR = frozenset(
-    {
-        RUN,
-        aten.view.default,
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.permute.default,
-        aten.transpose.int,
-        aten.t.default,
-        aten.expand.default,
-        aten.unsqueeze.default,
-        aten.squeeze.default,
-        aten.squeeze.dim,
-        aten.squeeze.dims,
-        aten.slice.Tensor,
-        aten.select.int,
-        aten.split.Tensor,
-        aten.split_with_sizes.default,
-        aten.unbind.int,
-        aten.alias.default,
-        aten.detach.default,
-        aten.full.default,
-        aten.copy_.default,
-        aten._local_scalar_dense.default,
-    }
-)
+LOWERED_BY_INDUCTOR = {
+    RUN,
+    *map(operator, ("view", "_unsafe_view", "reshape", "permute", "transpose.int", "t", "expand")),
+    *map(operator, ("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims", "slice.Tensor")),
+    *map(operator, ("select.int", "split.Tensor", "split_with_sizes", "unbind.int", "alias")),
+    *map(operator, ("detach", "full", "copy_", "_local_scalar_dense")),
+}
 """Operations on spyre tensors that Inductor lowers; all others run eagerly, between bundles."""
 
 
@@ -561,14 +537,8 @@ def _is_view(node: torch.fx.Node) -> bool:
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
-SEQUENCES = (
-    aten.arange.default,
-    aten.arange.start,
-    aten.arange.start_step,
-    aten.eye.default,
-    aten.eye.m,
-    aten.linspace.default,
-)
+_MADE = ("arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace")
+SEQUENCES = tuple(map(operator, _MADE))
 MAX_KEPT_ELEMENTS = 1 << 16
 
 
@@ -660,13 +630,6 @@ def _take_bools_as_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             node.update_arg(k, number)
 
 
-def mark_fallbacks_in(module: torch.nn.Module) -> None:
-    """`mark_fallbacks` of a graph and of the graphs inside of it."""
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            mark_fallbacks(part.graph)
-
-
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
     """Have Inductor call eager mode for every node on spyre that `_is_lowered` is false for.
 
@@ -686,6 +649,10 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
             if node.target not in compat.lowering.lowerings:
                 compat.lowering.make_fallback(node.target, warn=False, override_decomp=True)
             node.meta["should_fallback"] = True
+
+
+GRAPH_PASSES = (copy_strided_views, share_sequences, numbers_as_tensors, mark_fallbacks)
+"""Passes over a graph before Inductor lowers it, in order."""
 
 
 def _is_lowered(node: torch.fx.Node) -> bool:
