@@ -26,13 +26,7 @@ from spyre.hw.plans import check_slices
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, REGIONS
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, group_by_sizes, with_sizes
-from spyre.mlir.program import (
-    Derived,
-    Execute,
-    IndexValue,
-    LinkableProgram,
-    Schedule,
-)
+from spyre.mlir.program import Derived, Execute, IndexValue, LinkableProgram, Schedule
 
 T = TypeVar("T")
 
@@ -101,8 +95,7 @@ def _segment_owners(addresses: Int64Array, owners: AddressOwners[int]) -> Int64A
 def common_owner(owners: Int64Array) -> Int64Array:
     """[1 or instance, 1 or core] → [1 or instance]: the owner of all cores, else UNKNOWN."""
     first = owners[:, 0]
-    common: Int64Array = np.where((owners == first[:, None]).all(axis=1), first, UNKNOWN)
-    return common
+    return np.where((owners == first[:, None]).all(axis=1), first, UNKNOWN)
 
 
 def core_owners(owners: Int64Array, cores: int) -> list[int]:

@@ -203,10 +203,7 @@ class LoadedKernel:
             return _tiled_launch_plan(TileSteps(tiler, launch, tiles))
 
     def _launch(
-        self,
-        arguments: KernelArguments,
-        tensors: Sequence[SpyreTensor],
-        values: Mapping[str, int],
+        self, arguments: KernelArguments, tensors: Sequence[SpyreTensor], values: Mapping[str, int]
     ) -> Launch:
         pairs = zip(arguments.arguments, tensors, strict=True)
         names = {parameter.name for parameter in self.kernel.bundle.program.parameters}
@@ -284,11 +281,7 @@ class LoadedKernel:
             self._run_tiles(work, launch_plan.kernel, signature, addresses)
 
     def _run_one(
-        self,
-        work: JobWork,
-        kernel: Kernel,
-        signature: LaunchSignature,
-        addresses: tuple[int, ...],
+        self, work: JobWork, kernel: Kernel, signature: LaunchSignature, addresses: tuple[int, ...]
     ) -> None:
         assert work.launch_plan is not None
         device = work.card.device
@@ -301,11 +294,7 @@ class LoadedKernel:
                 work.result = runner(device, linked)
 
     def _run_tiles(
-        self,
-        work: JobWork,
-        kernel: Kernel,
-        signature: LaunchSignature,
-        addresses: Int64Array,
+        self, work: JobWork, kernel: Kernel, signature: LaunchSignature, addresses: Int64Array
     ) -> None:
         if work.runner is not None or work.card.runner is not None:
             for row in addresses.tolist():
@@ -506,8 +495,7 @@ class Correction:
         size_bytes = self.size_bytes
         address = memory.address_bytes + first * size_bytes
         content = card.device.memory.view(address, (last - first) * size_bytes)
-        rows: Int64Array = content.view(np.int64).reshape(last - first, size_bytes // 8)
-        return rows
+        return content.view(np.int64).reshape(last - first, size_bytes // 8)
 
     def steps(self, name: str) -> tuple[HostOperation, DMA]:
         """The steps before the compute step of kernel ``name``."""

@@ -51,9 +51,7 @@ dim.
 
 
 def retarget(
-    operations: Mapping[str, Operation],
-    uses: Sequence[Walk[int]],
-    maps: Mapping[int, TileMap],
+    operations: Mapping[str, Operation], uses: Sequence[Walk[int]], maps: Mapping[int, TileMap]
 ) -> dict[str, Operation]:
     """``operations`` (by SDSC file) with the pitches of ``maps`` (by argument index).
 
@@ -187,10 +185,7 @@ class Tiler:
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        arguments: KernelArguments,
-        values: Mapping[str, int] | None = None,
+        self, kernel: Kernel, arguments: KernelArguments, values: Mapping[str, int] | None = None
     ) -> None:
         self.kernel = kernel
         bundle = require_bundle(kernel.bundle, "a launch over tensors of other shapes or layouts")
@@ -367,8 +362,7 @@ class TileSteps:
     def corners_bytes(self) -> Int64Array:
         """Device address of every tile's corner, [iteration, tensor of the plan]."""
         bases = [self._tensor(k).address_bytes for k in range(len(self.plan.tensors))]
-        corners: Int64Array = self.plan.offsets_bytes + np.array(bases, np.int64)
-        return corners
+        return self.plan.offsets_bytes + np.array(bases, np.int64)
 
     def kernel_of(self, step: Compute = WHOLE_TILE) -> Kernel:
         """The kernel retargeted to the tensors that ``step`` binds."""
