@@ -106,3 +106,16 @@ def test_group_norm_and_its_gradients_run_on_the_card(sizes, dtype, monkeypatch)
     rtol = 1e-5 if dtype == torch.float32 else 1e-2
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=rtol, atol=4 * rtol)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("sizes", [(0,), (0, 3), (2, 3, 0)])
+def test_batch_norm_of_nothing(sizes, training):
+    """torch's database has inputs of one dim, without elements."""
+    count = (*sizes, sizes[0])[1]
+    operands = torch.ones(sizes), *(torch.ones(count) for _ in range(4))
+    expected, found = (
+        F.batch_norm(*(t.to(device) for t in operands), training=training)
+        for device in ("cpu", "spyre")
+    )
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
