@@ -333,8 +333,8 @@ def _batch_norm(x: torch.Tensor, *args: Any) -> Any:
     weight, bias, *_ = args
     result = x.clone()
     # elements of empty results keep the gradients of weight and bias
-    result = result if weight is None else result * weight[:1]
-    result = result if bias is None else result + bias[:1]
+    result = result if weight is None else result * weight[0]
+    result = result if bias is None else result + bias[0]
     mean, scale = (x.new_empty(x.shape[1:2], dtype=torch.float32) for _ in range(2))
     return result, mean, scale, x.new_empty(0, dtype=torch.uint8), 0
 
