@@ -43,7 +43,6 @@ from spyre.torch_backend.compat import TRACE_BASE_STEP_S
 from spyre.torch_backend.device import card_at, made_cards
 from spyre.torch_backend.distributed.group import observing
 from spyre.torch_backend.fallback import fallback_seconds, fallbacks
-from spyre.torch_backend.program import CompiledProgram, launches_reported_to
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -309,17 +308,6 @@ class counting(CardObserver[LaunchCounts]):
     def counters(self) -> Counters:
         """Total work of these launches, computed at each read."""
         return reduce(add, (each.counters for each in self.cards.values()), Counters())
-
-
-# --- programs that a thread launches ----------------------------------------------------------
-
-
-@contextmanager
-def launches_noted() -> Iterator[list[tuple[CompiledProgram, tuple[int, ...]]]]:
-    """Record the programs that this thread launches in the block, and their argument addresses."""
-    launches: list[tuple[CompiledProgram, tuple[int, ...]]] = []
-    with launches_reported_to(lambda *launch: launches.append(launch)):
-        yield launches
 
 
 # --- profiles ------------------------------------------------------------------------------------

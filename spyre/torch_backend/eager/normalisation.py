@@ -14,45 +14,43 @@ from spyre.torch_backend.compat import COMPOSITE_KEYS, composed, is_traced, oper
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill, row
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.special import along, logarithm
+from spyre.torch_backend.eager.special import Term, along, logarithm, terms_of
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
+_F32 = "float32"
 _AFFINE = {"weight": 1.0, "bias": 0.0}
 """Factor and summand of the normalised values, with their neutral numbers."""
 
 
 def softmax(builder: Lowering, x: Value, dim: int, dtype: str) -> Value:
     """e^(x - max) / Σ e^(x - max)."""
-    x = builder.convert(x, dtype)
-    terms = builder.pointwise("exp", builder.pointwise("sub", x, builder.reduce("max", x, (dim,))))
-    return builder.pointwise("realdiv", terms, builder.reduce("sum", terms, (dim,)))
+    (term,) = terms_of(builder, dtype, x)
+    powers = (term - term.reduce("max", (dim,))).exp()
+    return (powers / powers.reduce("sum", (dim,))).value
 
 
 def log_softmax(builder: Lowering, x: Value, dim: int, dtype: str) -> Value:
     """x - max - ln Σ e^(x - max)."""
-    x = builder.convert(x, dtype)
-    shifted = builder.pointwise("sub", x, builder.reduce("max", x, (dim,)))
-    total = builder.reduce("sum", builder.pointwise("exp", shifted), (dim,))
-    return builder.pointwise("sub", shifted, logarithm(builder, total, dtype))
+    (term,) = terms_of(builder, dtype, x)
+    shifted = term - term.reduce("max", (dim,))
+    total = shifted.exp().reduce("sum", (dim,)).value
+    return (shifted - Term(builder, logarithm(builder, total, dtype))).value
 
 
 def softmax_backward(builder: Lowering, grad: Value, y: Value, dim: int, dtype: str) -> Value:
     """y · (grad - Σ grad · y)."""
-    grad, y = builder.convert(grad, dtype), builder.convert(y, dtype)
-    total = builder.reduce("sum", builder.pointwise("mul", grad, y), (dim,))
-    return builder.pointwise("mul", y, builder.pointwise("sub", grad, total))
+    gradient, result = terms_of(builder, dtype, grad, y)
+    return (result * (gradient - (gradient * result).reduce("sum", (dim,)))).value
 
 
 def log_softmax_backward(builder: Lowering, grad: Value, y: Value, dim: int, dtype: str) -> Value:
     """grad - e^y · Σ grad."""
-    grad, y = builder.convert(grad, dtype), builder.convert(y, dtype)
-    total = builder.reduce("sum", grad, (dim,))
-    return builder.pointwise(
-        "sub", grad, builder.pointwise("mul", builder.pointwise("exp", y), total)
-    )
+    gradient, result = terms_of(builder, dtype, grad, y)
+    total = gradient.reduce("sum", (dim,))
+    return (gradient - result.exp() * total).value
 
 
-def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value]:
+def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims, all in float32 until
     they are rounded once: where elements differ little, the rounding of a 16-bit mean does not.
 
@@ -60,12 +58,11 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, V
     """
     *weights, kinds, count, eps, dtype, statistics = args
     rank = len(x.sizes)
-    x = builder.convert(x, "float32")
-    mean, centred, variance = _statistics(builder, x, tuple(range(rank - count, rank)))
-    factors = {kind: builder.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
-    result, scale = _normalised(builder, *centred, variance, factors, eps)
-    mean, scale = (builder.convert(value, statistics) for value in (mean, scale))
-    return builder.convert(result, dtype), mean, scale
+    (term,) = terms_of(builder, _F32, x)
+    mean, centred, variance = _statistics(term, tuple(range(rank - count, rank)))
+    factors = dict(zip(kinds, terms_of(builder, _F32, *weights), strict=True))
+    result, scale = _normalised(*centred, variance, factors, eps)
+    return _rounded(dtype, statistics, result, mean, scale)
 
 
 def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
@@ -73,37 +70,37 @@ def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     all in float32, like `batch_norm`.
     """
     *weights, kinds, eps, dtype, statistics = args
-    x = builder.convert(x, "float32")
-    mean, centred, variance = _statistics(builder, x, range(2, len(x.sizes)))
-    factors = {kind: builder.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
-    result, scale = _normalised(builder, *centred, variance, factors, eps)
-    mean, scale = (builder.convert(value, statistics) for value in (mean, scale))
-    return builder.convert(result, dtype), mean, scale
+    (term,) = terms_of(builder, _F32, x)
+    mean, centred, variance = _statistics(term, range(2, len(x.sizes)))
+    factors = dict(zip(kinds, terms_of(builder, _F32, *weights), strict=True))
+    result, scale = _normalised(*centred, variance, factors, eps)
+    return _rounded(dtype, statistics, result, mean, scale)
 
 
-def _statistics(
-    builder: Lowering, x: Value, dims: Sequence[int]
-) -> tuple[Value, tuple[Value, Value], Value]:
+def _rounded(dtype: str, others_dtype: str, result: Term, *others: Term) -> tuple[Value, ...]:
+    return result.convert(dtype).value, *(term.convert(others_dtype).value for term in others)
+
+
+def _statistics(x: Term, dims: Sequence[int]) -> tuple[Term, tuple[Term, Term], Term]:
     """Mean, x - mean with its own mean, and variance of x, which is float32: squares of 16-bit
     floats would leave their range. The variance is that of x - mean, not E[x²] - E[x]², which
     cancels. Where all elements are equal, 1/√eps would magnify the rounding of the mean, which is
     the mean of x - mean.
     """
-    mean = builder.mean(x, dims)
-    centred = builder.pointwise("sub", x, mean)
-    rest = builder.mean(centred, dims)
-    squares = builder.mean(builder.pointwise("mul", centred, centred), dims)
-    variance = builder.pointwise("sub", squares, builder.pointwise("mul", rest, rest))
-    return builder.pointwise("add", mean, rest), (centred, rest), variance
+    mean = x.mean(dims)
+    centred = x - mean
+    rest = centred.mean(dims)
+    variance = (centred * centred).mean(dims) - rest * rest
+    return mean + rest, (centred, rest), variance
 
 
 def _normalised(
-    builder: Lowering, x: Value, mean: Value, variance: Value, given: dict[str, Value], eps: float
-) -> tuple[Value, Value]:
+    x: Term, mean: Term, variance: Term, given: dict[str, Term], eps: float
+) -> tuple[Term, Term]:
     """(x - mean) · scale · weight + bias, and the scale, 1/√(variance + eps); all of float32."""
-    scale = builder.pointwise("rsqrt", builder.pointwise("add", variance, eps))
-    affine = [given.get(kind) or none for kind, none in _AFFINE.items()]
-    return builder.pointwise("layernormnorm", x, mean, scale, *affine), scale
+    scale = (variance + eps).rsqrt()
+    affine = [given.get(kind, none) for kind, none in _AFFINE.items()]
+    return x.apply("layernormnorm", mean, scale, *affine), scale
 
 
 def layer_norm_backward(
@@ -116,24 +113,15 @@ def layer_norm_backward(
     *weight, count, dtype, parameters = args
     rank = len(x.sizes)
     outer, inner = tuple(range(rank - count)), tuple(range(rank - count, rank))
-    grad, x = builder.convert(grad, "float32"), builder.convert(x, "float32")
-    mean, scale = builder.convert(mean, "float32"), builder.convert(scale, "float32")
-    normal = builder.pointwise("mul", builder.pointwise("sub", x, mean), scale)
-    sums = (
-        builder.reduce("sum", builder.pointwise("mul", grad, normal), outer),
-        builder.reduce("sum", grad, outer),
-    )
-    for factor in weight:
-        grad = builder.pointwise("mul", grad, builder.convert(factor, "float32"))
-    tilt = builder.pointwise(
-        "mul", normal, builder.mean(builder.pointwise("mul", grad, normal), inner)
-    )
-    centred = builder.pointwise("sub", grad, builder.mean(grad, inner))
-    grad_x = builder.pointwise("mul", builder.pointwise("sub", centred, tilt), scale)
-    sizes = x.sizes[rank - count :]
-    return builder.convert(grad_x, dtype), *(
-        builder.convert(v.reshaped(sizes), parameters) for v in sums
-    )
+    gradient, term, average, factor = terms_of(builder, _F32, grad, x, mean, scale)
+    normal = (term - average) * factor
+    sums = (gradient * normal).reduce("sum", outer), gradient.reduce("sum", outer)
+    for given in terms_of(builder, _F32, *weight):
+        gradient = gradient * given
+    tilt = normal * (gradient * normal).mean(inner)
+    grad_x = (gradient - gradient.mean(inner) - tilt) * factor
+    sums_of_x = (total.reshaped(x.sizes[rank - count :]) for total in sums)
+    return _rounded(dtype, parameters, grad_x, *sums_of_x)
 
 
 def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
@@ -144,24 +132,20 @@ def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     over all dims but the channels, in float32, since the mean may be large.
     """
     *values, kinds, eps, dtype, statistics = args
-    rank = len(x.sizes)
-    dims = (0, *range(2, rank))
-    x = builder.convert(x, "float32")
-    given = {
-        kind: along(builder.convert(v, "float32"), 1, rank)
-        for kind, v in zip(kinds, values, strict=True)
-    }
-    own = "mean" not in given
-    if own:
-        mean, centred, variance = _statistics(builder, x, dims)
-    else:
-        centred, variance = (x, given["mean"]), given["variance"]
-    result, scale = _normalised(builder, *centred, variance, given, eps)
-    result = builder.convert(result, dtype)
-    if not own:
-        return (result,)
-    rows = (v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
-    return result, *(builder.convert(row, statistics) for row in rows)
+    (term,) = terms_of(builder, _F32, x)
+    given = dict(zip(kinds, _per_channel(builder, len(x.sizes), *values), strict=True))
+    if "mean" in given:
+        result, _ = _normalised(term, given["mean"], given["variance"], given, eps)
+        return _rounded(dtype, statistics, result)
+    mean, centred, variance = _statistics(term, (0, *range(2, len(x.sizes))))
+    result, scale = _normalised(*centred, variance, given, eps)
+    rows = (row.reshaped((x.sizes[1],)) for row in (mean, scale, variance))
+    return _rounded(dtype, statistics, result, *rows)
+
+
+def _per_channel(builder: Lowering, rank: int, *values: Value) -> list[Term]:
+    """Values with an element per channel, along dim 1 of ``rank`` dims."""
+    return [Term(builder, along(builder.convert(value, _F32), 1, rank)) for value in values]
 
 
 def batch_norm_backward(
@@ -176,23 +160,19 @@ def batch_norm_backward(
     parameters: str,
 ) -> tuple[Value, ...]:
     """Gradients of x, weight and bias, computed in float32; ``own``: statistics were those of x."""
-    rank = len(x.sizes)
-    dims = (0, *range(2, rank))
-    grad, x = builder.convert(grad, "float32"), builder.convert(x, "float32")
-    mean, scale, weight = (
-        along(builder.convert(v, "float32"), 1, rank) for v in (mean, scale, weight)
-    )
-    normal = builder.pointwise("mul", builder.pointwise("sub", x, mean), scale)
-    grad_bias = builder.reduce("sum", grad, dims)
-    grad_weight = builder.reduce("sum", builder.pointwise("mul", grad, normal), dims)
+    dims = (0, *range(2, len(x.sizes)))
+    gradient, term = terms_of(builder, _F32, grad, x)
+    average, factor, own_weight = _per_channel(builder, len(x.sizes), mean, scale, weight)
+    normal = (term - average) * factor
+    grad_bias = gradient.reduce("sum", dims)
+    grad_weight = (gradient * normal).reduce("sum", dims)
     if own:
         share = 1.0 / (grad.numel // grad.sizes[1])
-        grad = builder.pointwise("sub", grad, builder.pointwise("mul", grad_bias, share))
-        tilt = builder.pointwise("mul", normal, builder.pointwise("mul", grad_weight, share))
-        grad = builder.pointwise("sub", grad, tilt)
-    grad = builder.pointwise("mul", grad, builder.pointwise("mul", scale, weight))
-    sums = (v.reshaped((x.sizes[1],)) for v in (grad_weight, grad_bias))
-    return builder.convert(grad, dtype), *(builder.convert(v, parameters) for v in sums)
+        gradient = gradient - grad_bias * share
+        gradient = gradient - normal * (grad_weight * share)
+    grad_x = gradient * (factor * own_weight)
+    sums = (total.reshaped((x.sizes[1],)) for total in (grad_weight, grad_bias))
+    return _rounded(dtype, parameters, grad_x, *sums)
 
 
 # --- kernels -------------------------------------------------------------------------------------

@@ -80,6 +80,10 @@ def _reflected(name: str) -> Callable[[Term, float], Term]:
     return lambda b, a: replace(b, value=b.builder.pointwise(name, a, b.value))
 
 
+def _unary(name: str) -> Callable[[Term], Term]:
+    return lambda a: a.apply(name)
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """A value of a program in a formula, with operators and methods of tensors."""
@@ -101,20 +105,18 @@ class Term:
     __lt__, __gt__, __ge__ = _binary("lesserthan"), _binary("greaterthan"), _binary("greaterequal")
     equal, minimum, maximum = _binary("equal"), _binary("minimum"), _binary("maximum")
 
-    def __abs__(self) -> Term:
-        return self.apply("abs")
+    __abs__, __neg__, exp, floor = _unary("abs"), _unary("neg"), _unary("exp"), _unary("floor")
+    sigmoid, sqrt, rsqrt = _unary("sigmoid"), _unary("sqrt"), _unary("rsqrt")
 
-    def __neg__(self) -> Term:
-        return self.apply("neg")
+    def reduce(self, name: str, dims: Sequence[int]) -> Term:
+        """A reduction over ``dims``, which have size 1 in the result."""
+        return replace(self, value=self.builder.reduce(name, self.value, dims))
 
-    def exp(self) -> Term:
-        return self.apply("exp")
+    def mean(self, dims: Sequence[int]) -> Term:
+        return replace(self, value=self.builder.mean(self.value, dims))
 
-    def floor(self) -> Term:
-        return self.apply("floor")
-
-    def sigmoid(self) -> Term:
-        return self.apply("sigmoid")
+    def reshaped(self, sizes: Sequence[int]) -> Term:
+        return replace(self, value=self.value.reshaped(sizes))
 
     def tanh(self) -> Term:
         return replace(self, value=tanh(self.builder, self.value, self.value.dtype))
@@ -122,6 +124,11 @@ class Term:
     def chosen(self, a: Term | float, b: Term | float) -> Term:
         """a where this is true, else b."""
         return self.apply("where3", a, b)
+
+
+def terms_of(builder: Lowering, dtype: str, *values: Value) -> list[Term]:
+    """Values as terms in ``dtype``."""
+    return [Term(builder, builder.convert(value, dtype)) for value in values]
 
 
 def fused(
@@ -140,7 +147,7 @@ def multiply_add(builder: Lowering, a: Value, b: Value, c: Value) -> Value:
 
 def logarithm(builder: Lowering, x: Value, dtype: str) -> Value:
     """ln x."""
-    term = Term(builder, builder.convert(x, dtype))
+    (term,) = terms_of(builder, dtype, x)
     return (term.apply("log") if dtype != "float32" else _float32_log(term)).value
 
 
@@ -153,7 +160,7 @@ def _float32_log(x: Term) -> Term:
     up, down = x < 2.0**-32, x > 2.0**32
     scaled = down.chosen(x * 2.0**-64, up.chosen(x * 2.0**64, x))
     steps = down - up
-    root = scaled.apply("sqrt").apply("sqrt").apply("sqrt")
+    root = scaled.sqrt().sqrt().sqrt()
     y = root.convert("float16").apply("log").convert("float32") * 8.0
     # near 1 the result is small, and the rounding of e^y would show: there y is 0 and e^y exact
     y = y * (abs(y) > 0.55)
@@ -176,7 +183,7 @@ def _logarithm_in_two(x: Term) -> tuple[Term, Term]:
     """
     up, down = x < 2.0**-32, x > 2.0**32
     scaled = down.chosen(x * 2.0**-64, up.chosen(x * 2.0**64, x))
-    root = scaled.apply("sqrt").apply("sqrt").apply("sqrt")
+    root = scaled.sqrt().sqrt().sqrt()
     rough = root.convert("float16").apply("log").convert("float32") * 8.0
     count = fused(rough, 1 / _LN_2, _ROUNDER) - _ROUNDER
     # e^y is this power of two but for its last bits
@@ -198,7 +205,7 @@ def _logarithm_in_two(x: Term) -> tuple[Term, Term]:
 
 def power_of_floats(builder: Lowering, base: Value, exponent: Value, dtype: str) -> Value:
     """x ** y in float32, with C's values for zeros, infinities and negative x."""
-    x, y = (Term(builder, builder.convert(value, "float32")) for value in (base, exponent))
+    x, y = terms_of(builder, "float32", base, exponent)
     size, whole, half = abs(x), y.equal(y.floor()), y * 0.5
     high, low = _logarithm_in_two(size)
     high = size.equal(0.0).chosen(-inf, size.equal(inf).chosen(inf, high))
@@ -235,7 +242,7 @@ def _polynomial(z: Term, coefficients: Sequence[float]) -> Term:
 
 def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
     """tanh x; in float32 ±(1 - 2σ(-2|x|)), or near zero, where that cancels, a polynomial."""
-    term = Term(builder, builder.convert(x, dtype))
+    (term,) = terms_of(builder, dtype, x)
     if dtype != "float32":
         return term.apply("tanh").value
     square = term * term
@@ -248,7 +255,7 @@ def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
 def sine(builder: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
     """sin(x + quarters · π/2) in float32, by the nearest multiple of π/2 and the remainder of x."""
     is_wide = x.dtype not in ("float16", "bfloat16", "bool")
-    term = Term(builder, builder.convert(x, "float32"))
+    (term,) = terms_of(builder, "float32", x)
     count, rest, low = _remainder(term, _CYCLES if is_wide else _CYCLES[-2:])
     square = fused(rest, rest, fused(low, rest, 0.0, -2.0))
     odd_series = rest - fused(rest * square, _polynomial(square, _SIN), low)
@@ -289,7 +296,7 @@ def _remainder(x: Term, cycles: Sequence[tuple[float, float, float]]) -> tuple[T
 
 def error_function(builder: Lowering, x: Value, dtype: str) -> Value:
     """erf x, in float32: ±(1 - 2 Φ(-√2 |x|)), near zero, where that cancels, a polynomial."""
-    term = Term(builder, builder.convert(x, "float32"))
+    (term,) = terms_of(builder, "float32", x)
     small = fused(term, _polynomial(term * term, _ERF), term)
     ratio, e = normal_tail(within_tail(abs(term) * sqrt(2)))
     large = fused(ratio, e, 1.0, -2.0)
@@ -355,13 +362,13 @@ def within_tail(x: Term) -> Term:
 
 def silu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · σ(x); in float32 NaN at -inf as torch's, where the card's operation has 0."""
-    term = Term(builder, builder.convert(x, dtype))
+    (term,) = terms_of(builder, dtype, x)
     return (term.apply("silu") if dtype != "float32" else term * term.sigmoid()).value
 
 
 def erf_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · Φ(x), in float32 as max(x, 0) - |x| · Φ(-|x|)."""
-    term = Term(builder, builder.convert(x, dtype))
+    (term,) = terms_of(builder, dtype, x)
     if dtype != "float32":
         return term.apply("gelufwd").value
     a = within_tail(term)
@@ -373,7 +380,7 @@ def erf_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
 
 def tanh_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · σ(2·√(2/π)·(x + 0.044715·x³)), which is the tanh form."""
-    term = Term(builder, builder.convert(x, dtype))
+    (term,) = terms_of(builder, dtype, x)
     factor = term * term * (2 * _SQRT_2_OVER_PI * _TANH_CUBIC) + 2 * _SQRT_2_OVER_PI
     return (term * (term * factor).sigmoid()).value
 
@@ -399,7 +406,7 @@ def _log_one_plus_exp(x: Term) -> Term:
 
 def mish(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · tanh(ln(1 + e^x))."""
-    term = Term(builder, builder.convert(x, dtype))
+    (term,) = terms_of(builder, dtype, x)
     half = dtype != "float32"
     return (term.apply("mish") if half else term * _log_one_plus_exp(term).tanh()).value
 
@@ -415,18 +422,15 @@ def along(row: Value, dim: int, rank: int) -> Value:
 
 def with_nan(builder: Lowering, extreme_value: Value, *operands: Value) -> Value:
     """An elementwise extreme, replaced by NaN where an operand in float32 is NaN."""
-    for x in operands:
-        if x.dtype == "float32":
-            extreme_value = builder.pointwise(
-                "where3", builder.pointwise("equal", x, x), extreme_value, x
-            )
+    for x in (Term(builder, value) for value in operands if value.dtype == "float32"):
+        extreme_value = x.equal(x).chosen(Term(builder, extreme_value), x).value
     return extreme_value
 
 
 def extreme(builder: Lowering, name: str, x: Value, dims: Sequence[int]) -> Value:
     """The reduction max or min over ``dims``, NaN in float32 where one of the elements is."""
-    result = builder.reduce(name, x, dims)
+    term = Term(builder, x)
+    result = term.reduce(name, dims)
     if x.dtype != "float32":
-        return result
-    numbers = builder.reduce("min", builder.pointwise("equal", x, x), dims)
-    return builder.pointwise("where3", numbers, result, float("nan"))
+        return result.value
+    return term.equal(term).reduce("min", dims).chosen(result, nan).value

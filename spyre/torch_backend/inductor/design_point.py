@@ -16,7 +16,7 @@ import torch
 from spyre.hw.counters import LaunchCounts
 from spyre.torch_backend import autoload
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
-from spyre.torch_backend.observe import launches_noted
+from spyre.torch_backend.observe import counting
 
 Function = Callable[..., Any]
 _forms = itertools.count()
@@ -85,10 +85,9 @@ def counted_call(function: Function, tensors: Sequence[torch.Tensor]) -> LaunchC
     """Counts of the launches of one call, after a first call that compiles; without copies."""
     with torch.no_grad():
         function(*tensors)
-        with launches_noted() as launches:
+        with counting() as counted:
             function(*tensors)
-        torch.accelerator.synchronize()
-    return LaunchCounts(program.linked_at(addresses).view for program, addresses in launches)
+    return counted.cards[tensors[0].device.index]
 
 
 def call_seconds(function: Function, tensors: Sequence[torch.Tensor]) -> float:

@@ -8,7 +8,6 @@ from .builder import (
 )
 from .compiled import (
     CompiledProgram as CompiledProgram,
-    launches_reported_to as launches_reported_to,
     new_numbered_directory as new_numbered_directory,
     show_program as show_program,
     shows_programs as shows_programs,

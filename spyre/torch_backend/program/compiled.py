@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,22 +28,6 @@ from spyre.torch_backend.registration import log_program
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, FlexStream, SourceLines
     from spyre.runtime.memory import DeviceStorage
-
-
-LaunchWatcher = Callable[["CompiledProgram", tuple[int, ...]], object]
-"""Called before a launch is enqueued: (program, addresses of its arguments)."""
-
-_launch_watcher: ContextVar[LaunchWatcher | None] = ContextVar("launch_watcher", default=None)
-
-
-@contextmanager
-def launches_reported_to(watcher: LaunchWatcher) -> Iterator[None]:
-    """Call ``watcher`` for every launch of this thread in the block."""
-    token = _launch_watcher.set(watcher)
-    try:
-        yield
-    finally:
-        _launch_watcher.reset(token)
 
 
 class CompiledProgram(LoadedKernel):
@@ -98,8 +80,6 @@ class CompiledProgram(LoadedKernel):
         if launch_plan is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
-        if (watcher := _launch_watcher.get()) is not None:
-            watcher(self, addresses)
         work = self.bind_at(launch_plan or self._launch_plan, addresses, keep_alive, origin=origin)
         if not profiler_is_on():
             stream.submit(work)
