@@ -9,6 +9,8 @@ from .cards import (
     device_count as device_count,
     different_devices as different_devices,
     get_device_capability as get_device_capability,
+    get_device_properties as get_device_properties,
+    is_available as is_available,
     is_initialized as is_initialized,
     is_on_card as is_on_card,
     made_cards as made_cards,

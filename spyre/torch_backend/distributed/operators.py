@@ -8,10 +8,9 @@ order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial, wraps
-from inspect import signature
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -385,10 +384,6 @@ def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Ints) -> None:
 # --- the operators ----------------------------------------------------------------------------
 
 
-KERNELS: dict[str, Callable[..., Any]] = {}
-"""Kernels by name of the operator of c10d."""
-
-
 def _tensors_of(args: Sequence[Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors of arguments and of the lists among them."""
     for argument in args:
@@ -398,45 +393,46 @@ def _tensors_of(args: Sequence[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors_of(argument)
 
 
-def _kernel(name: str, lane: str = "") -> Callable[[Callable[..., Job]], Callable[..., Any]]:
-    """Add to `KERNELS` an operator of c10d, whose last arguments are ``async_op`` and timeout.
+def _kernel(operator: str, name: str, prepare: Callable[..., Job], lane: str = "") -> Any:
+    """The kernel of an operator of c10d, whose last arguments may be ``async_op`` and timeout.
 
-    The decorated function checks the others, of which ``group`` is the operator's process group,
-    and returns the job for `CardGroup.submit`. ``lane``: formatted with the arguments.
+    ``name``: of the operation in messages. ``prepare``: checks the other arguments, with the
+    `CardGroup` in place of the process group, and returns the job for `CardGroup.submit`.
+    ``lane``: formatted with the arguments by name.
     """
+    schema = schema_of(getattr(torch.ops.c10d, operator).default)
+    names = [argument.name for argument in schema.arguments]
+    at = names.index("process_group")
+    count = names.index("async_op") if "async_op" in names else len(names)
+    ranks = [k for k, argument in enumerate(names) if argument in ("root_rank", "src", "dst")]
+    writes = operator.endswith("_")  # to its first argument, as everywhere in torch
 
-    def add(prepare: Callable[..., Job]) -> Callable[..., Any]:
-        operator, names = prepare.__name__, list(signature(prepare).parameters)
-        at, count = names.index("group"), len(names)
-        ranks = [names.index(name) for name in ("root_rank", "peer") if name in names]
-        writes = operator.endswith("_")  # to its first argument, as everywhere in torch
-        returns = len(schema_of(getattr(torch.ops.c10d, operator).default).returns)
+    def kernel(*args: Any) -> Any:
+        group = group_of(args[at])
+        for k in ranks:
+            _expect(0 <= args[k] < group.size, RuntimeError, f"no rank {args[k]} in the group")
+        job = prepare(*args[:at], group, *args[at + 1 : count])
+        tensors = list(_tensors_of(args))
+        result = args[0] if isinstance(args[0], list) else [args[0]]
+        is_async = args[count] if len(args) > count else True
+        timeout = args[count + 1] if len(args) > count + 1 else -1
+        thread = lane.format(**dict(zip(names, args, strict=False)))
+        work = group.submit(
+            name, tensors, job, result if writes else [], timeout, thread, is_async=is_async
+        )
+        return work if len(schema.returns) == 1 else (args[0], work)
 
-        @wraps(prepare)
-        def kernel(*args: Any) -> Any:
-            group = group_of(args[at])
-            for k in ranks:
-                _expect(0 <= args[k] < group.size, RuntimeError, f"no rank {args[k]} in the group")
-            job = prepare(*args[:at], group, *args[at + 1 : count])
-            tensors = list(_tensors_of(args))
-            result = args[0] if isinstance(args[0], list) else [args[0]]
-            is_async = args[count] if len(args) > count else True
-            timeout = args[count + 1] if len(args) > count + 1 else -1
-            thread = lane.format(**dict(zip(names, args, strict=False)))
-            work = group.submit(
-                name, tensors, job, result if writes else [], timeout, thread, is_async=is_async
-            )
-            return work if returns == 1 else (args[0], work)
-
-        KERNELS[operator] = kernel
-        return kernel
-
-    return add
+    return kernel
 
 
-def _in_order(jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        job()
+def _in_order(jobs: Iterable[Job]) -> Job:
+    """Several operations as one."""
+
+    def run_all(checked: Sequence[Job]) -> None:
+        for job in checked:
+            job()
+
+    return partial(run_all, list(jobs))
 
 
 def _one(tensors: Tensors) -> torch.Tensor:
@@ -445,73 +441,46 @@ def _one(tensors: Tensors) -> torch.Tensor:
     return tensors[0]
 
 
-@_kernel("all_reduce")
-def allreduce_(tensors: Any, group: Any, reduce_op: Any, sparse_indices: Any) -> Job:
-    """See `torch.distributed.all_reduce`."""
+def _reducing(tensors: Any, group: CardGroup, reduce_op: Any, *more: Any) -> Job:
+    """``more``: the root's rank and tensor of a reduction to one rank."""
+    root = more[0] if len(more) > 1 else None
+    return partial(_reduce, group, tensors, _operator(reduce_op, tensors), root)
+
+
+def _all_reducing(tensors: Any, group: CardGroup, reduce_op: Any, sparse_indices: Any) -> Job:
     if sparse_indices is not None:
         raise unsupported("sparse reduction", "make the tensor dense")
-    return partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
+    return _reducing(tensors, group, reduce_op)
 
 
-@_kernel("all_reduce_coalesced")
-def allreduce_coalesced_(tensors: Any, group: Any, reduce_op: Any) -> Job:
-    """See `torch.distributed.all_reduce_coalesced`."""
-    return partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
+def _broadcasting(tensors: Any, group: CardGroup, root: int, _: int) -> Job:
+    return partial(_broadcast, group, tensors, root)
 
 
-@_kernel("broadcast")
-def broadcast_(tensors: Any, group: Any, root_rank: int, root_tensor: int) -> Job:
-    """See `torch.distributed.broadcast`."""
-    return partial(_broadcast, group, tensors, root_rank)
-
-
-@_kernel("reduce")
-def reduce_(tensors: Any, group: Any, reduce_op: Any, root_rank: int, root_tensor: int) -> Job:
-    """See `torch.distributed.reduce`."""
-    return partial(_reduce, group, tensors, _operator(reduce_op, tensors), root_rank)
-
-
-def _gathering(group: CardGroup, parts: Tensors, own: torch.Tensor) -> Job:
+def _gathering(parts: Tensors, own: torch.Tensor, group: CardGroup) -> Job:
     _check_list(group, parts, own)
     _check_size(parts[group.rank], own)
     return partial(_all_gather, group, parts, own)
 
 
-def _gathering_base(group: CardGroup, out: torch.Tensor, own: torch.Tensor) -> Job:
+def _gathering_base(out: torch.Tensor, own: torch.Tensor, group: CardGroup) -> Job:
     _check_whole(group, out, own)
     return partial(_all_gather_base, group, out, own)
 
 
-@_kernel("all_gather")
-def allgather_(outs: Any, tensors: Any, group: Any) -> Job:
-    """See `torch.distributed.all_gather`."""
-    own = _one(tensors)
-    return _gathering(group, _one(outs), own)
-
-
-@_kernel("all_gather_into_tensor")
-def _allgather_base_(out: Any, own: Any, group: Any) -> Job:
-    """See `torch.distributed.all_gather_into_tensor`."""
-    return _gathering_base(group, out, own)
-
-
-@_kernel("all_gather_into_tensor_coalesced")
-def allgather_into_tensor_coalesced_(outs: Any, tensors: Any, group: Any) -> Job:
-    """Several `_allgather_base_` in one operation."""
-    jobs = [_gathering_base(group, *pair) for pair in zip(outs, tensors, strict=True)]
-    return partial(_in_order, jobs)
-
-
-@_kernel("all_gather_coalesced")
-def allgather_coalesced_(outs: Any, tensors: Any, group: Any) -> Job:
-    """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
+def _gathering_lists(outs: Any, tensors: Any, group: CardGroup) -> Job:
+    """``outs[rank][k]`` receives tensor k of a rank."""
     by_tensor = zip(zip(*outs, strict=True), tensors, strict=True)
-    return partial(_in_order, [_gathering(group, parts, own) for parts, own in by_tensor])
+    return _in_order(_gathering(parts, own, group) for parts, own in by_tensor)
 
 
-@_kernel("reduce_scatter")
-def reduce_scatter_(outs: Any, parts: Any, group: Any, reduce_op: Any) -> Job:
-    """See `torch.distributed.reduce_scatter`."""
+def _gathering_to_one(outs: Any, tensors: Any, group: CardGroup, root: int) -> Job:
+    own, parts = _one(tensors), outs[0] if outs else []
+    _check_parts(group, parts, own, root)
+    return partial(_gather, group, parts, own, root)
+
+
+def _reducing_parts(outs: Any, parts: Any, group: CardGroup, reduce_op: Any) -> Job:
     out, own = _one(outs), _one(parts)
     _check_list(group, own, out)
     if own[group.rank].numel() != out.numel():
@@ -519,77 +488,87 @@ def reduce_scatter_(outs: Any, parts: Any, group: Any, reduce_op: Any) -> Job:
     return partial(_reduce_parts, group, out, own, _operator(reduce_op, own))
 
 
-def _scattering(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, reduce_op: Any) -> Job:
+def _reducing_base(out: Any, whole: Any, group: CardGroup, reduce_op: Any) -> Job:
     _check_whole(group, whole, out)
     return partial(_reduce_scatter, group, out, whole, _operator(reduce_op, [whole]))
 
 
-@_kernel("reduce_scatter_tensor")
-def _reduce_scatter_base_(out: Any, whole: Any, group: Any, reduce_op: Any) -> Job:
-    """See `torch.distributed.reduce_scatter_tensor`."""
-    return _scattering(group, out, whole, reduce_op)
-
-
-@_kernel("reduce_scatter_tensor_coalesced")
-def reduce_scatter_tensor_coalesced_(outs: Any, wholes: Any, group: Any, reduce_op: Any) -> Job:
-    """Several `_reduce_scatter_base_` in one operation."""
-    jobs = [_scattering(group, *pair, reduce_op) for pair in zip(outs, wholes, strict=True)]
-    return partial(_in_order, jobs)
-
-
-@_kernel("gather")
-def gather_(outs: Any, tensors: Any, group: Any, root_rank: int) -> Job:
-    """See `torch.distributed.gather`."""
-    own, parts = _one(tensors), outs[0] if outs else []
-    _check_parts(group, parts, own, root_rank)
-    return partial(_gather, group, parts, own, root_rank)
-
-
-@_kernel("scatter")
-def scatter_(outs: Any, parts: Any, group: Any, root_rank: int) -> Job:
-    """See `torch.distributed.scatter`."""
+def _scattering(outs: Any, parts: Any, group: CardGroup, root: int) -> Job:
     out, own = _one(outs), parts[0] if parts else []
-    _check_parts(group, own, out, root_rank)
-    return partial(_scatter, group, out, own, root_rank)
+    _check_parts(group, own, out, root)
+    return partial(_scatter, group, out, own, root)
 
 
-@_kernel("all_to_all")
-def alltoall_(outs: Any, parts: Any, group: Any) -> Job:
-    """See `torch.distributed.all_to_all`."""
+def _exchanging(outs: Any, parts: Any, group: CardGroup) -> Job:
     for tensors in (outs, parts):
         _check_list(group, tensors, outs[0])
     _check_size(parts[group.rank], outs[group.rank])
     return partial(_all_to_all, group, outs, parts)
 
 
-@_kernel("all_to_all_single")
-def alltoall_base_(out: Any, whole: Any, group: Any, out_splits: Any, in_splits: Any) -> Job:
-    """See `torch.distributed.all_to_all_single`."""
+def _exchanging_rows(
+    out: Any, whole: Any, group: CardGroup, out_splits: Any, in_splits: Any
+) -> Job:
     _check_dtype(out, whole)
     for tensor, rows in ((out, out_splits), (whole, in_splits)):
         _check_splits(group, tensor, rows)
     return partial(_all_to_all_base, group, out, whole, out_splits, in_splits)
 
 
-@_kernel("barrier")
-def barrier(tensor: Any, group: Any, device_ids: Any) -> Job:
-    """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
-    return lambda: group.communicator.barrier("")
-
-
-@_kernel("send", lane="to {peer} tag {tag}")
-def send(tensors: Any, group: Any, peer: int, tag: int) -> Job:
-    """See `torch.distributed.isend`."""
-    return partial(_send, group, _one(tensors), peer, tag)
-
-
-@_kernel("recv", lane="from {peer} tag {tag}")
-def recv_(tensors: Any, group: Any, peer: int, tag: int) -> Job:
-    """See `torch.distributed.irecv`."""
-    return partial(_receive, group, _one(tensors), peer, tag)
-
-
-@_kernel("recv")
-def recv_any_source_(tensors: Any, group: Any, tag: int) -> Job:
+def _from_any(*_: Any) -> Job:
     """Raise an error, because the sender's rank could not be returned to the receiver."""
     raise unsupported("recv from any source", "name the source rank")
+
+
+def _each_pair(prepare: Callable[..., Job]) -> Callable[..., Job]:
+    """``prepare`` for lists of the first two arguments."""
+    return lambda outs, owns, *more: _in_order(
+        prepare(*pair, *more) for pair in zip(outs, owns, strict=True)
+    )
+
+
+_OPERATORS: tuple[tuple[str, str, Callable[..., Job]], ...] = (
+    ("allreduce_", "all_reduce", _all_reducing),
+    ("allreduce_coalesced_", "all_reduce_coalesced", _reducing),
+    ("broadcast_", "broadcast", _broadcasting),
+    ("reduce_", "reduce", _reducing),
+    (
+        "allgather_",
+        "all_gather",
+        lambda outs, tensors, group: _gathering(_one(outs), _one(tensors), group),
+    ),
+    ("_allgather_base_", "all_gather_into_tensor", _gathering_base),
+    (
+        "allgather_into_tensor_coalesced_",
+        "all_gather_into_tensor_coalesced",
+        _each_pair(_gathering_base),
+    ),
+    ("allgather_coalesced_", "all_gather_coalesced", _gathering_lists),
+    ("reduce_scatter_", "reduce_scatter", _reducing_parts),
+    ("_reduce_scatter_base_", "reduce_scatter_tensor", _reducing_base),
+    (
+        "reduce_scatter_tensor_coalesced_",
+        "reduce_scatter_tensor_coalesced",
+        _each_pair(_reducing_base),
+    ),
+    ("gather_", "gather", _gathering_to_one),
+    ("scatter_", "scatter", _scattering),
+    ("alltoall_", "all_to_all", _exchanging),
+    ("alltoall_base_", "all_to_all_single", _exchanging_rows),
+    # it also waits for earlier work of the caller's streams
+    ("barrier", "barrier", lambda _, group, ids: lambda: group.communicator.barrier("")),
+    ("recv_any_source_", "recv", _from_any),
+)
+"""Operators of c10d, the functions of `torch.distributed` that call them, and their checks."""
+
+
+def _message(run: Callable[..., None]) -> Callable[..., Job]:
+    return lambda tensors, group, peer, tag: partial(run, group, _one(tensors), peer, tag)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    **{operator: _kernel(operator, name, prepare) for operator, name, prepare in _OPERATORS},
+    "send": _kernel("send", "send", _message(_send), "to {dst} tag {tag}"),
+    "recv_": _kernel("recv_", "recv", _message(_receive), "from {src} tag {tag}"),
+}
+"""Kernels by name of the operator of c10d."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -25,7 +26,6 @@ from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
     Windows,
-    copied_to,
     filled,
     laid_along,
     padded_input,
@@ -111,7 +111,7 @@ def _seen_rows(builder: Lowering, x: Value, windows: Windows, backwards: bool) -
     apart = rows.reshaped((*outer, block * len(places)))
     for k, place in enumerate(places):
         into = narrowed(apart, len(outer), k * block, channels)
-        copied_to(builder, _channels_last(windows.seen(padded, place)), into)
+        builder.copy_to(_channels_last(windows.seen(padded, place)), into)
     return rows
 
 
@@ -128,9 +128,7 @@ def _packed_rows(builder: Lowering, x: Value, windows: Windows, backwards: bool)
     lane = 1 + len(positions) if positions[-1] > 1 else -1
     places = builder.scratch((batch, whole, *positions), x.dtype, lane)
     if whole > count:
-        copied_to(
-            builder, builder.constant(0.0, x.dtype), narrowed(places, 1, count, whole - count)
-        )
+        builder.copy_to(builder.constant(0.0, x.dtype), narrowed(places, 1, count, whole - count))
     apart = narrowed(places, 1, 0, count)
     apart = apart.reshaped((batch, *outer_size, width, channels, *positions))
     for place in itertools.product(*map(range, outer_size)):
@@ -143,7 +141,7 @@ def _packed_rows(builder: Lowering, x: Value, windows: Windows, backwards: bool)
         seen = seen.permuted(order)
         for _ in place:
             seen = seen.unsqueezed(1)
-        copied_to(builder, seen, into)
+        builder.copy_to(seen, into)
     rows = builder.scratch((batch * prod(positions), whole), x.dtype, 1)
     target = rows.reshaped((batch, *positions, whole))
     restickified(builder, places.permuted((0, *range(2, len(places.sizes)), 1)), target)
@@ -175,7 +173,7 @@ def _lines(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Va
     lines = inner = filled(builder, sizes, x.dtype, lane, 0.0)
     for k, extent in enumerate(windows.extents[:-1]):
         inner = narrowed(inner, 3 + k, windows.before[k], extent, windows.spread[k])
-    copied_to(builder, seen_lines, inner)
+    builder.copy_to(seen_lines, inner)
     return lines
 
 
@@ -186,20 +184,19 @@ def _padded_last(builder: Lowering, x: Value, windows: Windows) -> Value:
     into = filled(builder, (*x.sizes[:-1], windows.padded[-1]), x.dtype, x.lane_dim, 0.0)
     last = len(x.sizes) - 1
     inner = narrowed(into, last, windows.before[-1], windows.extents[-1], windows.spread[-1])
-    copied_to(builder, x, inner)
+    builder.copy_to(x, inner)
     return into
 
 
 def _as_rows(builder: Lowering, value: Value) -> Value:
     """All dims but the last as one of one pitch; a copy where memory has them otherwise."""
     sizes = (prod(value.sizes[:-1]), value.sizes[-1])
-    try:
+    with suppress(LoweringError):
         rows = value.reshaped(sizes)
-    except LoweringError:
-        rows = None
-    if rows is None or len(rows.view.dims[0]) > 1:
-        rows = builder.scratch(sizes, value.dtype, 1 if sizes[1] > 1 else -1)
-        copied_to(builder, value, rows.reshaped(value.sizes))
+        if len(rows.view.dims[0]) < 2:
+            return rows
+    rows = builder.scratch(sizes, value.dtype, 1 if sizes[1] > 1 else -1)
+    builder.copy_to(value, rows.reshaped(value.sizes))
     return rows
 
 
@@ -214,7 +211,7 @@ def _weight_matrix(builder: Lowering, weight: Value, count: int) -> Value:
         return _as_rows(builder, weight)
     matrix = filled(builder, (count, outputs), weight.dtype, 1 if outputs > 1 else -1, 0.0)
     blocks = matrix.reshaped((*size, block, outputs))
-    copied_to(builder, weight, narrowed(blocks, rank - 2, 0, channels))
+    builder.copy_to(weight, narrowed(blocks, rank - 2, 0, channels))
     return matrix
 
 
@@ -223,17 +220,12 @@ def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) ->
     *bias, windows, backwards, dtype = args
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
     weight = laid_along(builder, builder.convert(weight, "float32"), 0).transposed(0, 1)
-    total: Value | None = None
     places = [*windows.places()]
-    for place, visited in zip(places, places[::-1] if backwards else places, strict=True):
-        seen = windows.seen(padded, visited)
-        factor = _at(weight, place)
-        total = (
-            builder.pointwise("mul", seen, factor)
-            if total is None
-            else multiply_add(builder, seen, factor, total)
-        )
-    assert total is not None
+    seen = [windows.seen(padded, place) for place in (places[::-1] if backwards else places)]
+    factors = [_at(weight, place) for place in places]
+    total = builder.pointwise("mul", seen[0], factors[0])
+    for pair in zip(seen[1:], factors[1:], strict=True):
+        total = multiply_add(builder, *pair, total)
     return builder.convert(_biased(builder, total, bias, "float32"), dtype)
 
 
@@ -254,7 +246,7 @@ def channels_gradient(
     sums = builder.scratch((1, channels, *windows.size), "float32", 1 if channels > 1 else -1)
     for place in windows.places():
         products = builder.pointwise("mul", windows.seen(padded, place), grad)
-        copied_to(builder, builder.reduce("sum", products, dims), _at(sums, place))
+        builder.copy_to(builder.reduce("sum", products, dims), _at(sums, place))
     return builder.convert(sums, dtype).transposed(0, 1)
 
 

@@ -40,6 +40,7 @@ from spyre.torch_backend.eager.special import (
     softplus,
     tanh,
     tanh_gelu,
+    terms_of,
     with_nan,
 )
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
@@ -57,9 +58,9 @@ def apply_op(name: str, builder: Lowering, *args: Any) -> Value:
     return builder.pointwise(name, *convert_all(builder, dtype, *values), dtype=dtype)
 
 
-def _ceiling(builder: Lowering, x: Value, dtype: str) -> Value:
-    """-⌊-x⌋: the card rounds down only."""
-    return (-(-Term(builder, builder.convert(x, dtype))).floor()).value
+def _formula(function: Callable[[Term], Term], builder: Lowering, x: Value, dtype: str) -> Value:
+    """A function of terms, in the result's dtype."""
+    return function(*terms_of(builder, dtype, x)).value
 
 
 _INTEGERS_BEGIN = 2.0**23
@@ -72,15 +73,14 @@ def _signed_like(x: Term, magnitude: Term) -> Term:
     return x.equal(result).chosen(x, result)
 
 
-def _truncated(builder: Lowering, x: Value, dtype: str) -> Value:
+def _truncated(x: Term) -> Term:
     """x without its fraction."""
-    term = Term(builder, builder.convert(x, dtype))
-    return _signed_like(term, abs(term).floor()).value
+    return _signed_like(x, abs(x).floor())
 
 
 def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
     """The nearest integer, ties to even: sums beyond 2^23 are rounded that way."""
-    term = Term(builder, builder.convert(x, "float32"))
+    (term,) = terms_of(builder, "float32", x)
     size = abs(term)
     nearest = size + _INTEGERS_BEGIN - _INTEGERS_BEGIN
     nearest = (size < _INTEGERS_BEGIN).chosen(nearest, size)
@@ -89,8 +89,8 @@ def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
 
 def _truncated_quotient(builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """a / b of float32 without its fraction, rounded to ``dtype`` after that."""
-    quotient = builder.pointwise("realdiv", *convert_all(builder, "float32", a, b))
-    return builder.convert(_truncated(builder, quotient, "float32"), dtype)
+    dividend, divisor = terms_of(builder, "float32", a, b)
+    return _truncated(dividend / divisor).convert(dtype).value
 
 
 def _finite(builder: Lowering, x: Value, dtype: str, nan: float, top: float, low: float) -> Value:
@@ -259,8 +259,8 @@ def reversed_subtraction(args: Arguments) -> torch.Tensor:
 _UNARY: dict[str, LoweringFunction] = {
     **{name: partial(apply_op, name) for name in ("abs", "neg", "exp", "sqrt", "rsqrt")},
     **{name: partial(apply_op, name) for name in ("reciprocal", "sigmoid", "floor")},
-    "ceil": _ceiling,
-    "trunc": _truncated,
+    "ceil": partial(_formula, lambda x: -((-x).floor())),  # the card rounds down only
+    "trunc": partial(_formula, _truncated),
     "round": _rounded,
     "log": logarithm,
     "silu": silu,

@@ -58,11 +58,6 @@ def join(builder: Lowering, *args: Any) -> Value:
     return joined(builder, [builder.convert(p, dtype) for p in pieces], dim, dtype)
 
 
-def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Without empty ones, among them those of shape (0,), which any shape goes with."""
-    return [t for t in tensors if t.numel()]
-
-
 def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
     """Sizes of the result of tensors that go together."""
     shapes = [t.shape for t in tensors if t.shape != (0,)]
@@ -75,7 +70,8 @@ def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
 
 def cat(args: Arguments) -> torch.Tensor:
     tensors, out = args.tensors, args.out
-    pieces, sizes = _pieces(tensors), joined_sizes(tensors, args.dim)
+    # without empty ones, among them those of shape (0,), which any shape goes with
+    pieces, sizes = [t for t in tensors if t.numel()], joined_sizes(tensors, args.dim)
     if isinstance(out, torch.Tensor):
         if out.shape != sizes:
             out.resize_(sizes)
@@ -115,8 +111,9 @@ def _goes_by_dma(
 def _can_join(args: Arguments) -> bool:
     if isinstance(args.out, NewResult):
         return True  # floats of one dtype
-    out, dtypes = args.out, {t.dtype for t in _pieces(args.tensors)}
-    if any(t.device != out.device for t in _pieces(args.tensors)):
+    out, pieces = args.out, [t for t in args.tensors if t.numel()]
+    dtypes = {t.dtype for t in pieces}
+    if any(t.device != out.device for t in pieces):
         return False
     if not all(torch.can_cast(dtype, out.dtype) for dtype in dtypes):
         return False
@@ -184,14 +181,14 @@ def joint_position(
     Every index is checked against its own extent: ``rows`` are the numbers of as many rows as the
     longest extent has, or more.
     """
-    position: Value | None = None
-    for index, extent in zip(indices, extents, strict=True):
-        step = checked_positions(builder, index, narrowed(rows, 0, 0, extent), True)
-        if position is not None:
-            scaled = builder.pointwise("mul", position, extent)
-            step = builder.pointwise("add", scaled, step)
-        position = step
-    assert position is not None
+    steps = (
+        checked_positions(builder, index, narrowed(rows, 0, 0, extent), True)
+        for index, extent in zip(indices, extents, strict=True)
+    )
+    position = next(steps)
+    for step, extent in zip(steps, extents[1:], strict=True):
+        scaled = builder.pointwise("mul", position, extent)
+        position = builder.pointwise("add", scaled, step)
     return position
 
 

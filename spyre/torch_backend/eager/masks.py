@@ -41,10 +41,6 @@ def negated(builder: Lowering, x: Value, _: str = "") -> Value:
     return builder.truth(builder.pointwise("equal", x, 0.0))
 
 
-def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
-    return builder.truth(builder.pointwise("notequal", x, x))
-
-
 def _equal_to(number: float, builder: Lowering, x: Value, _: str) -> Value:
     return builder.truth(builder.pointwise("equal", x, number))
 
@@ -55,7 +51,9 @@ def _equal_to(number: float, builder: Lowering, x: Value, _: str) -> Value:
 def isnan(args: Arguments) -> torch.Tensor:
     """aten::isnan. The card's 16-bit format has no NaN and stores it as an infinity."""
     out = torch.empty_like(args.self, dtype=torch.bool)
-    return fill("isnan", _unequal_to_itself, [args.self], (), out)
+    return fill(
+        "isnan", lambda low, x: low.truth(low.pointwise("notequal", x, x)), [args.self], (), out
+    )
 
 
 _AND = partial(compared, "minimum")  # of 1.0 and 0.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from spyre.torch_backend.eager.dispatch import (
     signature_of,
 )
 from spyre.torch_backend.eager.masks import triangle
+from spyre.torch_backend.eager.special import Term
 from spyre.torch_backend.program import (
     Ints,
     Lowering,
@@ -234,16 +236,12 @@ def _is_small(left: str, right: str, args: Arguments) -> bool:
     return is_small_product(factor.shape, 1 if columns.dim() == 1 else columns.shape[-1])
 
 
-def _factors_agree(left: str, right: str, args: Arguments) -> bool:
-    a, b = getattr(args, left), getattr(args, right)
-    return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
-
-
 def _is_product(left: str, right: str, args: Arguments) -> bool:
     """The factors agree, their product can run on the card, and a bias broadcasts to it."""
-    if not (_factors_agree(left, right, args) and _is_small(left, right, args)):
-        return False
     a, b = getattr(args, left), getattr(args, right)
+    agree = a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2]
+    if not (agree and _is_small(left, right, args)):
+        return False
     return len(args.inputs) < 3 or _broadcasts(args.self, (*a.shape[:-1], b.shape[-1]))
 
 
@@ -318,8 +316,8 @@ def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Va
         if kind == "add":
             scores = builder.pointwise("add", scores, mask)
         else:
-            scores = builder.pointwise("where3", mask, scores, float("-inf"))
-    output = product(builder, _safe_softmax(builder, scores, dtype), v5, dtype)
+            scores = builder.pointwise("where3", mask, scores, -inf)
+    output = product(builder, _safe_softmax(builder, scores), v5, dtype)
     return output.reshaped((*q.sizes[:-1], v.sizes[-1]))
 
 
@@ -333,15 +331,12 @@ def _mask_view(mask: Value, q: Value, groups: int) -> Value:
     return mask.reshaped((*outer, heads // groups, groups, rows, columns))
 
 
-def _safe_softmax(builder: Lowering, x: Value, dtype: str) -> Value:
-    dims = (len(x.sizes) - 1,)
-    top = builder.reduce("max", x, dims)
-    seen = builder.pointwise("greaterthan", top, float("-inf"))
-    top = builder.pointwise("where3", seen, top, 0.0)
-    terms = builder.pointwise("exp", builder.pointwise("sub", x, top))
-    total = builder.reduce("sum", terms, dims)
-    total = builder.pointwise("where3", seen, total, 1.0)
-    return builder.pointwise("realdiv", terms, total)
+def _safe_softmax(builder: Lowering, x: Value) -> Value:
+    term, dims = Term(builder, x), (len(x.sizes) - 1,)
+    top = term.reduce("max", dims)
+    seen = top > -inf
+    powers = (term - seen.chosen(top, 0.0)).exp()
+    return (powers / seen.chosen(powers.reduce("sum", dims), 1.0)).value
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -471,7 +466,10 @@ def fused_attention_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]
     grad_scores = weights * (grad_weights - inner)
     grad_q = grad_scores @ keys * factor
     grad_keys = grad_scores.transpose(-2, -1) @ q * factor
-    grad_k, grad_v = (_summed(g, k, groups) for g in (grad_keys, grad_values))
+    grad_k, grad_v = grad_keys, grad_values
+    if groups > 1:  # of repeated heads, added up
+        heads = (k.shape[-3], groups)
+        grad_k, grad_v = (g.unflatten(-3, heads).sum(-3) for g in (grad_k, grad_v))
     bias = None
     if attn_bias is not None and args.grad_input_mask[3]:
         bias = grad_scores.sum_to_size(attn_bias.shape)
@@ -482,13 +480,6 @@ def _with_bias(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     if bias.dtype is torch.bool:
         return torch.where(bias, scores, float("-inf"))
     return scores + bias
-
-
-def _summed(grad: torch.Tensor, like: torch.Tensor, groups: int) -> torch.Tensor:
-    """Gradients of repeated heads, added up."""
-    if groups == 1:
-        return grad
-    return grad.unflatten(-3, (like.shape[-3], groups)).sum(-3)
 
 
 def _scale_of(q: torch.Tensor, scale: float | None) -> float:

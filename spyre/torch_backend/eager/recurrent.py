@@ -31,7 +31,6 @@ from spyre.torch_backend.eager.elementwise import rectified
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
 from spyre.torch_backend.eager.special import Term, tanh
-from spyre.torch_backend.eager.windows import copied_to
 from spyre.torch_backend.program import (
     MATMUL_STICK,
     DeviceOp,
@@ -348,7 +347,7 @@ class _Direction:
         with builder.loop(steps):
             inputs = tile_of(x, 0, self.is_backwards)
             self._step(inputs if is_at_once else self._inputs(inputs), states)
-            copied_to(self.builder, states[0], tile_of(outputs, 0, self.is_backwards))
+            self.builder.copy_to(states[0], tile_of(outputs, 0, self.is_backwards))
         return outputs
 
     def _inputs(self, rows: Value) -> Value:
@@ -364,7 +363,7 @@ class _Direction:
         for made, state in zip((hy, *others), states, strict=True):
             made = self.builder.with_lane(made, state.lane_dim)
             if made.order is None:
-                copied_to(self.builder, made, state)
+                self.builder.copy_to(made, state)
             else:  # nothing reads a state after its next one was made
                 self.builder.builder.output_into(made, state)
 
@@ -382,8 +381,8 @@ class _Direction:
             store_result(builder, filled, factor)
         else:
             zero = builder.constant(0.0, self.dtype)
-            copied_to(self.builder, filled, narrowed(factor, 0, 0, depth))
-            copied_to(self.builder, zero, narrowed(factor, 0, depth, missing))
+            builder.copy_to(filled, narrowed(factor, 0, 0, depth))
+            builder.copy_to(zero, narrowed(factor, 0, depth, missing))
         return factor.reshaped((factor.sizes[0], weight.sizes[0]))
 
     def _product(self, rows: Value, factor: Value, gates: int) -> Value:

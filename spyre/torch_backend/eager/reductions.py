@@ -39,7 +39,7 @@ from spyre.torch_backend.eager.dispatch import (
     row,
 )
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.special import Term, extreme, logarithm
+from spyre.torch_backend.eager.special import Term, extreme, logarithm, terms_of
 from spyre.torch_backend.fallback import decided_by_cpu
 from spyre.torch_backend.program import (
     Ints,
@@ -139,9 +139,6 @@ def _ranked(
 
 def _extent(x: torch.Tensor, dim: int) -> int:
     return x.shape[dim] if x.dim() else 1
-
-
-# --- kernels -------------------------------------------------------------------------------------
 
 
 HALF_WORD = 1 << 16
@@ -289,8 +286,6 @@ _DRAWN = Conditions(
 # --- reductions ----------------------------------------------------------------------------------
 
 WIDE = "float32"
-MAX_CUMULATIVE_ELEMENTS = 1 << 24
-"""Elements a running sum may need room for with sticks along another dim."""
 
 
 def dims_of(tensor: torch.Tensor, dim: Any) -> Ints:
@@ -341,32 +336,33 @@ def _variance(
     builder: Lowering, x: Value, dims: Ints, dtype: str, correction: float, root: bool
 ) -> Value:
     # squares and their sum overflow 16-bit floats long before the result does
-    x = builder.convert(x, WIDE)
-    centred = builder.pointwise("sub", x, builder.mean(x, dims))
-    squares = builder.reduce("sum", builder.pointwise("mul", centred, centred), dims)
+    (term,) = terms_of(builder, WIDE, x)
+    centred = term - term.mean(dims)
     count = max(prod(x.sizes[k] for k in dims) - correction, 0)
-    result = builder.pointwise("realdiv", squares, count)
-    return builder.convert(builder.pointwise("sqrt", result) if root else result, dtype)
+    result = (centred * centred).reduce("sum", dims) / count
+    return (result.sqrt() if root else result).convert(dtype).value
 
 
 def _norm(builder: Lowering, x: Value, dims: Ints, dtype: str, order: float) -> Value:
     inner = dtype if order in (inf, -inf, 0, 1) else WIDE
-    magnitude = builder.pointwise("abs", builder.convert(x, inner))
+    size = abs(Term(builder, builder.convert(x, inner)))
     if order in (inf, -inf):
-        result = extreme(builder, "max" if order == inf else "min", magnitude, dims)
-    elif order == 0:
-        result = builder.reduce("sum", builder.pointwise("notequal", magnitude, 0), dims)
+        result = extreme(builder, "max" if order == inf else "min", size.value, dims)
+        return builder.convert(result, dtype)
+    if order == 0:
+        size = size.apply("notequal", 0).reduce("sum", dims)
     elif order == 1:
-        result = builder.reduce("sum", magnitude, dims)
+        size = size.reduce("sum", dims)
     elif order == 2:
-        squares = builder.pointwise("mul", magnitude, magnitude)
-        result = builder.pointwise("sqrt", builder.reduce("sum", squares, dims))
+        size = (size * size).reduce("sum", dims).sqrt()
     else:
-        logarithms = builder.pointwise("mul", logarithm(builder, magnitude, inner), order)
-        total = builder.reduce("sum", builder.pointwise("exp", logarithms), dims)
-        root = builder.pointwise("mul", logarithm(builder, total, inner), 1 / order)
-        result = builder.pointwise("exp", root)
-    return builder.convert(result, dtype)
+        total = (_logarithm(size) * order).exp().reduce("sum", dims)
+        size = (_logarithm(total) * (1 / order)).exp()
+    return size.convert(dtype).value
+
+
+def _logarithm(x: Term) -> Term:
+    return replace(x, value=logarithm(x.builder, x.value, x.value.dtype))
 
 
 def _truth(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
@@ -461,14 +457,6 @@ def _names_no_dims(args: Arguments) -> bool:
     return isinstance(dim, (list, tuple)) and not dim
 
 
-def _has_room(args: Arguments) -> bool:
-    """A running sum, with sticks along another dim, has room in memory."""
-    if (rank := args.self.dim()) == 0:
-        return True
-    lane: Any = other_lane(args.self.shape, args.dim % rank)
-    return stored_elements(args.self.shape, lane) <= MAX_CUMULATIVE_ELEMENTS
-
-
 PLAIN = Conditions(values={"dtype": (None,)})
 """Arguments of functional variants whose result has the dtype of floating operands."""
 
@@ -524,7 +512,10 @@ KERNELS = (
     (
         "cumsum.out",
         cumsum,
-        Conditions(dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)}, check=_has_room),
+        Conditions(
+            dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)},
+            check=lambda args: args.self.dim() == 0 or _rows_fit(args.self, args.dim),
+        ),
     ),
     ("multinomial", multinomial, _DRAWN),
     ("multinomial.out", multinomial, _DRAWN),

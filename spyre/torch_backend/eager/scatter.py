@@ -236,12 +236,8 @@ def index_copy(args: Arguments) -> torch.Tensor:
         rows = x.reshape(1).index_copy(0, args.index.reshape(-1), source.reshape(1))
         return copy_into(args.out, rows.reshape(()))
     dim, index = args.dim % x.dim(), args.index.reshape(-1)
-    source = source.reshape(_rows_like(x, dim, index))
+    source = source.reshape((*x.shape[:dim], len(index), *x.shape[dim + 1 :]))
     return _written(x, dim, [index], (x.shape[dim],), source, False, args.out)
-
-
-def _rows_like(x: torch.Tensor, dim: int, index: torch.Tensor) -> tuple[int, ...]:
-    return (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
 
 
 def index_add(args: Arguments) -> torch.Tensor:
@@ -251,7 +247,7 @@ def index_add(args: Arguments) -> torch.Tensor:
         rows = x.reshape(1).index_add(0, args.index.reshape(-1), source.reshape(1))
         return copy_into(args.out, rows.reshape(()))
     dim, index = args.dim % x.dim(), args.index.reshape(-1)
-    source = source.reshape(_rows_like(x, dim, index))
+    source = source.reshape((*x.shape[:dim], len(index), *x.shape[dim + 1 :]))
     return copy_into(args.out, _added_along(x, dim, [index], (x.shape[dim],), source, False))
 
 
@@ -402,8 +398,8 @@ def _scatter_kernel(adds: bool, args: Arguments) -> torch.Tensor:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _rows(args: Arguments) -> int:
-    return args.self.shape[args.dim] if args.self.dim() else 1
+def _extent(x: torch.Tensor, dim: int) -> int:
+    return x.shape[dim] if x.dim() else 1
 
 
 def _few_comparisons(rows: int, count: int) -> bool:
@@ -412,17 +408,17 @@ def _few_comparisons(rows: int, count: int) -> bool:
 
 
 def _can_write_rows(args: Arguments) -> bool:
-    return _few_comparisons(_rows(args), args.index.numel())
+    return _few_comparisons(_extent(args.self, args.dim), args.index.numel())
 
 
 def _can_add_rows(args: Arguments) -> bool:
-    width = args.self.numel() // _rows(args)
+    width = args.self.numel() // _extent(args.self, args.dim)
     return _can_write_rows(args) and _can_add(args.self, args.index.numel(), width)
 
 
 def _can_add_words(args: Arguments) -> bool:
-    count = args.index.shape[args.dim] if args.index.dim() else 1
-    return _can_write_rows(args) and args.self.numel() * count <= MOST_COMPARISONS
+    terms = args.self.numel() * _extent(args.index, args.dim)
+    return _can_write_rows(args) and terms <= MOST_COMPARISONS
 
 
 def _can_fill_rows(args: Arguments) -> bool:
@@ -443,8 +439,8 @@ def _can_put(args: Arguments) -> bool:
 
 
 def _has_device_mask(args: Arguments) -> bool:
-    masks = (k for k in args.indices if k is not None and k.dtype is torch.bool)
-    return any(mask.device == args.self.device for mask in masks)
+    masks = (torch.bool, args.self.device)
+    return any(k is not None and (k.dtype, k.device) == masks for k in args.indices)
 
 
 _ROWS = Conditions(

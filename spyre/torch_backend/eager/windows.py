@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from math import lcm, prod
 from typing import Any
 
@@ -136,18 +136,13 @@ def laid_along(builder: Lowering, x: Value, dim: int) -> Value:
 def filled(builder: Lowering, sizes: Sequence[int], dtype: str, lane: int, number: float) -> Value:
     """Fresh memory with one number everywhere."""
     into = builder.scratch(sizes, dtype, lane)
-    return copied_to(builder, builder.constant(number, dtype), into)
-
-
-def copied_to(builder: Lowering, source: Value, target: Value) -> Value:
-    """Have the elements of ``source`` written to a view; returns the view."""
-    return builder.add(DeviceOp(OpKind.POINTWISE, "identity", (source,), target))
+    return builder.copy_to(builder.constant(number, dtype), into)
 
 
 def restickified(builder: Lowering, source: Value, target: Value) -> Value:
-    """Like `copied_to`, from sticks along one dim to sticks along another."""
+    """Like `Lowering.copy_to`, from sticks along one dim to sticks along another."""
     if source.lane_dim == target.lane_dim:
-        return copied_to(builder, source, target)
+        return builder.copy_to(source, target)
     return builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (source,), target))
 
 
@@ -165,10 +160,9 @@ def padded_input(builder: Lowering, x: Value, windows: Windows, number: float = 
         into = filled(builder, sizes, x.dtype, x.lane_dim, number)
         inner = windows.inner(into)
     if is_whole:
-        copied_to(builder, x, inner)
+        builder.copy_to(x, inner)
     else:
-        one = builder.constant(1.0, x.dtype)
-        builder.add(DeviceOp(OpKind.POINTWISE, "mul", (x, one), inner, mask_from=channels))
+        builder.write("mul", (x, builder.constant(1.0, x.dtype)), inner, mask_from=channels)
     return into
 
 
@@ -183,12 +177,12 @@ def largest_in_windows(builder: Lowering, x: Value, *args: Any) -> tuple[Value, 
     *lines, windows, dtype = args
     padded = padded_input(builder, builder.convert(x, dtype), windows, float("-inf"))
     base = _flat_positions(builder, lines, windows)
-    best = best_position = None
-    for place in windows.places():
+    first, *others = windows.places()
+    seen = windows.seen(padded, first)
+    position = _moved(builder, base, windows, first)
+    best, best_position = builder.copy(seen), builder.broadcast(position, seen.sizes)
+    for place in others:
         seen, position = windows.seen(padded, place), _moved(builder, base, windows, place)
-        if best is None or best_position is None:
-            best, best_position = builder.copy(seen), builder.broadcast(position, seen.sizes)
-            continue
         better = builder.pointwise("greaterthan", seen, best)
         if dtype == "float32":
             is_nan = builder.pointwise("notequal", seen, seen)
@@ -196,23 +190,19 @@ def largest_in_windows(builder: Lowering, x: Value, *args: Any) -> tuple[Value, 
         best = builder.pointwise("where3", better, seen, best)
         better = builder.convert(better, "float32")
         best_position = builder.pointwise("where3", better, position, best_position)
-    assert best is not None
-    assert best_position is not None
     return best, builder.convert(best_position, "int64")
 
 
 def _flat_positions(builder: Lowering, lines: Sequence[Value], windows: Windows) -> Value:
     """[1, 1, *positions] in float32: where windows begin, counted through the spatial dims."""
-    total: Value | None = None
-    for k, line in enumerate(lines):
+
+    def begins(k: int) -> Value:
         pitch = prod(windows.extents[k + 1 :])
-        line = along(line, 2 + k, 2 + len(lines))
-        step = windows.stride[k] * pitch
-        first = -windows.before[k] * pitch
-        line = builder.pointwise("add", builder.pointwise("mul", line, step), first)
-        total = line if total is None else builder.pointwise("add", total, line)
-    assert total is not None
-    return total
+        line = along(lines[k], 2 + k, 2 + len(lines))
+        steps = builder.pointwise("mul", line, windows.stride[k] * pitch)
+        return builder.pointwise("add", steps, -windows.before[k] * pitch)
+
+    return reduce(partial(builder.pointwise, "add"), map(begins, range(len(lines))))
 
 
 def _moved(builder: Lowering, base: Value, windows: Windows, place: Ints) -> Value:
@@ -245,7 +235,7 @@ def _handed_back(
     for place in windows.places():
         seen = windows.seen(total, place)
         part = builder.with_lane(share(place), lane)
-        builder.add(DeviceOp(OpKind.POINTWISE, "add", (seen, part), seen))
+        builder.write("add", (seen, part), seen)
     return builder.copy(windows.inner(total))
 
 
@@ -253,11 +243,8 @@ def mean_in_windows(builder: Lowering, x: Value, *args: Any) -> Value:
     """Σ over the window, in float32, times a number or a factor per position."""
     *factors, windows, number, dtype = args
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
-    total: Value | None = None
-    for place in windows.places():
-        seen = windows.seen(padded, place)
-        total = builder.copy(seen) if total is None else builder.pointwise("add", total, seen)
-    assert total is not None
+    first, *others = (windows.seen(padded, place) for place in windows.places())
+    total = reduce(partial(builder.pointwise, "add"), others, builder.copy(first))
     return builder.convert(_scaled(builder, total, factors, number), dtype)
 
 
@@ -278,7 +265,7 @@ def columns_of_windows(builder: Lowering, x: Value, windows: Windows) -> Value:
     sizes = (*x.sizes[:2], prod(windows.size), *windows.positions)
     into = builder.scratch(sizes, x.dtype, padded.lane_dim)
     for number, place in enumerate(windows.places()):
-        copied_to(builder, windows.seen(padded, place), selected(into, 2, number))
+        builder.copy_to(windows.seen(padded, place), selected(into, 2, number))
     return into
 
 

@@ -10,7 +10,7 @@ core's slice of a tensor; a core can address 256 MiB of device memory per tensor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import lcm, prod
@@ -31,11 +31,18 @@ from spyre.hw.cost import (
     ranked,
     splits_within,
 )
-from spyre.hw.counters import OperationCounts, product_dims, product_shape
+from spyre.hw.counters import (
+    CostClass,
+    Counters,
+    OperationCounts,
+    is_broadcast,
+    product_dims,
+    product_shape,
+)
 from spyre.hw.ops import Category, Family, find_op
 from spyre.hw.spec import CORES, STICK_BYTES
 from spyre.torch_backend.inductor.bundles.kernel_op import LX, DeviceDim, KernelOp
-from spyre.torch_backend.program import OpKind
+from spyre.torch_backend.program import OpKind, core_split
 
 # --- dims that can be divided ---------------------------------------------------------------------
 
@@ -81,10 +88,6 @@ class Iteration:
     is_matmul: bool
     dims: tuple[DivisibleDim, ...]
 
-    @property
-    def name(self) -> str:
-        return self.op.name
-
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         return tuple(dim.symbol for dim in self.dims)
@@ -123,11 +126,6 @@ def _undivided_reason(dim: DivisibleDim, op: KernelOp, number: int, family: Fami
     if op.rows and number in op.dims_of(0):
         return "all cores read one table from one start"
     return ""
-
-
-def core_split(units: int, cores: int) -> int:
-    """Return the largest divisor of ``units`` that is at most ``cores`` (≥ 1)."""
-    return max(n for n in range(1, min(units, cores) + 1) if units % n == 0)
 
 
 # --- pass 1: spans --------------------------------------------------------------------------------
@@ -221,7 +219,7 @@ def check_one_reduction(iteration: Iteration, splits: Mapping[str, int], purpose
     if len(divided) > 1:
         raise UnsupportedError(
             "SPY981",
-            f"{iteration.name} would have several reduced dims divided {purpose}",
+            f"{iteration.op.name} would have several reduced dims divided {purpose}",
             expected="at most one",
             found=splits_text({symbol: splits[symbol] for symbol in divided}),
             hint="tile the operation, or make its tensors smaller",
@@ -235,7 +233,7 @@ def check_spans(iteration: Iteration, splits: Mapping[str, int]) -> None:
         if span > MAX_SPAN_BYTES:
             raise UnsupportedError(
                 "SPY980",
-                f"a core's slice of argument {number} of {iteration.name} spans too much memory",
+                f"a core's slice of argument {number} of {iteration.op.name} spans too much memory",
                 expected=f"at most {_mib(MAX_SPAN_BYTES)} from first to last byte",
                 found=f"{_mib(span)}, divided as {splits_text(splits)}",
                 hint="tile the operation, or divide the dim of its outermost device coordinate",
@@ -418,7 +416,7 @@ def _planned(iteration: Iteration, cores: int, lx_fraction: float | None) -> Wor
     if spans:
         lines = [f"{SPAN}: {splits_text(spans)}, so that a core reaches its slices"]
     if not iteration.is_matmul:
-        lines.append(f"{MATMUL_COST}: not applied, {iteration.name} is no matmul")
+        lines.append(f"{MATMUL_COST}: not applied, {iteration.op.name} is no matmul")
         lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
         return WorkDivision(default, "\n".join(lines), before)
     candidates, why = divide_matmul(iteration, cores, default, lx_fraction)
@@ -471,7 +469,7 @@ def checked_splits(iteration: Iteration, hints: Mapping[str, int], cores: int) -
     for symbol, value in hints.items():
         if symbol not in dims:
             names = ", ".join(map(str, dims))
-            raise _refused(symbol, f"a dim of {iteration.name}: {names}", str(symbol))
+            raise _refused(symbol, f"a dim of {iteration.op.name}: {names}", str(symbol))
         _check_value(dims[symbol], value)
         splits[symbol] = int(value)
     if prod(splits.values()) > cores:
@@ -528,3 +526,74 @@ def _division_lines(number: int, op: KernelOp, division: WorkDivision) -> Iterat
     order = ", ".join(op.symbols[k] for k in op.core_order if op.splits[k] > 1) or "-"
     yield f"{number} {op.name}: cores {division.cores}; {slices}; numbered along {order}"
     yield from (f"    {line}" for line in division.why.splitlines())
+
+
+# --- counts for the cost model --------------------------------------------------------------------
+
+
+def counts_of(op: KernelOp, in_lx: Collection[str] = (), runs: int = 1) -> OperationCounts:
+    """Return the counts of ``runs`` iterations of a divided operation, without linking a bundle, in
+    some ten microseconds: the planner of LX compares its plans by them. Unlike in the counts of the
+    linked program, every tensor is moved once per iteration, and reads from another core's
+    scratchpad do not count.
+
+    ``in_lx``: names of further buffers in LX, in addition to the operation's.
+    """
+    known, lane = find_op(op.name), op.tensors[0].lane
+    in_hbm = [tensor.memory != LX and tensor.buffer not in in_lx for tensor in op.tensors]
+    columns = max(op.extents[lane], 1) if lane >= 0 else 1
+    counts = OperationCounts(
+        name=op.name,
+        cost_class=_class_of(op, known.family if known else None, in_hbm),
+        cores=prod(op.splits),
+        counters=_moved(op, in_hbm).times(runs),
+        transcendental=known is not None and known.transcendental,
+        mac_format=op.tensors[0].format,
+        rows=prod(op.extents) // columns,
+        columns=columns,
+        column_cores=op.splits[lane] if lane >= 0 else 1,
+        scalar_operand=bool(op.constants),
+    )
+    if counts.cost_class is not CostClass.MATMUL:
+        return counts
+    shape = product_of(read_iteration(op))[0].product
+    assert shape is not None
+    return replace(counts, product=replace(shape, in_hbm=(*in_hbm[:2], in_hbm[-1])))
+
+
+def _class_of(op: KernelOp, family: Family | None, in_hbm: Sequence[bool]) -> CostClass:
+    if family in (Family.MATMUL, Family.PACKED_MATMUL):
+        return CostClass.MATMUL
+    if family is Family.REDUCTION:
+        keeps_stick = op.output.has(op.tensors[0].lane)
+        return CostClass.COLUMN_REDUCTION if keeps_stick else CostClass.ROW_REDUCTION
+    if family is Family.RESTICKIFY:
+        return CostClass.TRANSPOSE
+    dims = [k for k, extent in enumerate(op.extents) if extent > 1 and op.output.has(k)]
+    far = [tensor for tensor, is_far in zip(op.inputs, in_hbm, strict=False) if is_far]
+    broadcasts = any(is_broadcast([k for k in dims if t.has(k)], dims) for t in far)
+    is_broadcast_class = family is Family.ELEMENTWISE and broadcasts
+    return CostClass.BROADCAST if is_broadcast_class else CostClass.POINTWISE
+
+
+def _moved(op: KernelOp, in_hbm: Sequence[bool]) -> Counters:
+    """One iteration: every stick of a tensor once."""
+    moved = dict.fromkeys(((far, out) for far in (True, False) for out in (True, False)), 0)
+    for number, (tensor, far) in enumerate(zip(op.tensors, in_hbm, strict=True)):
+        steps = (
+            -(-extent // tensor.lanes) if k == tensor.lane else extent
+            for k, extent in enumerate(op.extents)
+            if tensor.has(k)
+        )
+        moved[far, op.is_output(number)] += prod(steps) * STICK_BYTES
+    known, points = find_op(op.name), prod(op.extents)
+    is_product = known is not None and known.unit == "pt"
+    return Counters(
+        rdmem_bytes=moved[True, False],
+        wrmem_bytes=moved[True, True],
+        lx_read_bytes=moved[False, False],
+        lx_written_bytes=moved[False, True],
+        multiply_adds=points if is_product else 0,
+        element_operations=0 if is_product else points,
+        executions=1,
+    )

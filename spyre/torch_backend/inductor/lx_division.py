@@ -15,11 +15,11 @@ from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp
 from spyre.torch_backend.inductor.division import (
     MAX_SPAN_BYTES,
     WorkDivision,
+    counts_of,
     device_tensors,
     read_iteration,
     spans_bytes,
 )
-from spyre.torch_backend.inductor.op_counts import counts_of
 from spyre.torch_backend.inductor.scratchpad import (
     UNDIVIDED_RULES,
     BufferAccess,

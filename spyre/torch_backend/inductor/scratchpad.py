@@ -33,7 +33,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelOp,
     KernelTensor,
 )
-from spyre.torch_backend.inductor.op_counts import counts_of
+from spyre.torch_backend.inductor.division import counts_of
 from spyre.torch_backend.program import Ints, LiveBuffer, OpKind, pack
 
 if TYPE_CHECKING:

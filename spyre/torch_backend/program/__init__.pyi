@@ -22,6 +22,7 @@ from .emitter import (
     IteratedOp as IteratedOp,
     IterationDim as IterationDim,
     ScratchpadPlace as ScratchpadPlace,
+    core_split as core_split,
     cut as cut,
 )
 from .indexing import (

@@ -153,6 +153,11 @@ class CoreDivision:
 # --- operations over common dims --------------------------------------------------------------
 
 
+def core_split(units: int, cores: int) -> int:
+    """The largest divisor of ``units`` that is at most ``cores`` (≥ 1)."""
+    return max(n for n in range(1, min(units, cores) + 1) if units % n == 0)
+
+
 def divide(steps: Mapping[str, int]) -> dict[str, int]:
     """Slices per dim, at most SENCORES together.
 
@@ -162,7 +167,7 @@ def divide(steps: Mapping[str, int]) -> dict[str, int]:
     cores = usable_cores()
     slices_by_dim: dict[str, int] = {}
     for dim, count in steps.items():
-        slices = max(n for n in range(1, min(cores, count) + 1) if count % n == 0)
+        slices = core_split(count, cores)
         if slices > 1:
             slices_by_dim[dim] = slices
             cores //= slices

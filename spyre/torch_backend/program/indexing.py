@@ -27,12 +27,10 @@ MAX_ROWS = 1 << 24
 """Rows whose numbers float32 holds exactly."""
 
 
-def other_lane(sizes: Sequence[int], dim: int, preferred: int = -1) -> int:
-    """A lane dim other than ``dim``: ``preferred`` if possible, else the longest; -1 if none."""
-    if preferred >= 0 and preferred != dim and sizes[preferred] > 1:
-        return preferred
-    free = [k for k, n in enumerate(sizes) if k != dim and n > 1]
-    return max(free, key=lambda k: (sizes[k], k)) if free else -1
+def other_lane(sizes: Sequence[int], dim: int) -> int:
+    """The longest dim other than ``dim``, as a lane dim; -1 if none has several elements."""
+    free = (k for k, n in enumerate(sizes) if k != dim and n > 1)
+    return max(free, key=lambda k: (sizes[k], k), default=-1)
 
 
 def off_lanes(low: Lowering, value: Value, dim: int) -> Value:
@@ -75,12 +73,10 @@ def joined(low: Lowering, pieces: Sequence[Value], dim: int, dtype: str) -> Valu
     sizes[dim] = starts[-1] + pieces[-1].sizes[dim]
     lanes = find_stored_format(device_format(dtype)).elements_per_stick
     lane = join_lane(sizes, starts, dim, lanes)
-    into = low.builder.scratch(sizes, dtype, lane)
+    into = low.scratch(sizes, dtype, lane)
     for start, piece in zip(starts, pieces, strict=True):
         wanted = lane if lane >= 0 and piece.sizes[lane] > 1 else -1
-        piece = low.with_lane(piece, wanted)
-        part = (dim, start, piece.sizes[dim])
-        low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (piece,), into, part=part))
+        low.copy_to(low.with_lane(piece, wanted), into, part=(dim, start, piece.sizes[dim]))
     return into
 
 
@@ -97,15 +93,15 @@ def gathered(low: Lowering, table: Value, dim: int, index: Value, sizes: Ints) -
     table = off_lanes(low, table, dim)
     index = _words(low, index, table, dim)
     lane, split = table.lane_dim, index.lane_dim
-    into = low.builder.scratch(sizes, table.dtype, lane)
+    into = low.scratch(sizes, table.dtype, lane)
     if split < 0 or split == lane or sizes[split] <= INDEX_STICK or not sizes[split] % INDEX_STICK:
-        return low.builder.add(DeviceOp(OpKind.GATHER, "identity", (table, index), into, (dim,)))
+        return low.add(DeviceOp(OpKind.GATHER, "identity", (table, index), into, (dim,)))
     full_sticks = sizes[split] // INDEX_STICK * INDEX_STICK
     for start, length in ((0, full_sticks), (full_sticks, sizes[split] - full_sticks)):
         part = (split, start, length)
         rows = table if split == dim or table.sizes[split] == 1 else narrowed(table, *part)
         inputs = (rows, narrowed(index, *part))
-        low.builder.add(DeviceOp(OpKind.GATHER, "identity", inputs, into, (dim,), part=part))
+        low.add(DeviceOp(OpKind.GATHER, "identity", inputs, into, (dim,), part=part))
     return into
 
 
@@ -137,22 +133,12 @@ def _padded_words(low: Lowering, numbers: Value, lane: int, multiple: int) -> Va
     extent = numbers.sizes[lane]
     padded, sticks = -(-extent // multiple) * multiple, -(-extent // INDEX_STICK) * INDEX_STICK
     sizes = tuple(padded if k == lane else n for k, n in enumerate(numbers.sizes))
-    into = low.builder.scratch(sizes, "float32", lane)
-    one = low.constant(1.0, "float32")
-    low.builder.add(
-        DeviceOp(
-            OpKind.POINTWISE,
-            "mul",
-            (numbers, one),
-            into,
-            mask_from=extent,
-            part=(lane, 0, extent),
-        )
-    )
+    into = low.scratch(sizes, "float32", lane)
+    factors = (numbers, low.constant(1.0, "float32"))
+    low.write("mul", factors, into, mask_from=extent, part=(lane, 0, extent))
     if padded > sticks:
         zero = low.constant(0.0, "float32")
-        part = (lane, sticks, padded - sticks)
-        low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (zero,), into, part=part))
+        low.copy_to(zero, into, part=(lane, sticks, padded - sticks))
     return narrowed(low.convert(into, "int32"), lane, 0, extent)
 
 
@@ -162,12 +148,12 @@ def largest(low: Lowering, value: Value, dim: int, count: int, indices: bool) ->
     sizes = tuple(count if k == dim else n for k, n in enumerate(value.sizes))
     lane = value.lane_dim
     if not indices:
-        into = low.builder.scratch(sizes, value.dtype, lane)
-        return low.builder.add(DeviceOp(OpKind.TOPK, "topkvalue", (value,), into, (dim,)))
+        into = low.scratch(sizes, value.dtype, lane)
+        return low.add(DeviceOp(OpKind.TOPK, "topkvalue", (value,), into, (dim,)))
     half = value.view.elements_per_stick == WIDE
     multiple = wide_multiple(value) if half else 0
-    into = low.builder.scratch(sizes, "int64", lane, multiple)
-    positions = low.builder.add(DeviceOp(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
+    into = low.scratch(sizes, "int64", lane, multiple)
+    positions = low.add(DeviceOp(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
     return replace(positions, order=None) if multiple else positions
 
 
@@ -179,20 +165,11 @@ def running_sum(low: Lowering, value: Value, dim: int) -> Value:
     extent, step = value.sizes[dim], 1
     while step < extent:
         remaining = extent - step
-        into = low.builder.scratch(value.sizes, value.dtype, value.lane_dim)
+        into = low.scratch(value.sizes, value.dtype, value.lane_dim)
         head, tail = narrowed(value, dim, 0, step), narrowed(value, dim, step, remaining)
         before = narrowed(value, dim, 0, remaining)
-        keep = DeviceOp(OpKind.POINTWISE, "identity", (head,), into, part=(dim, 0, step))
-        low.builder.add(keep)
-        low.builder.add(
-            DeviceOp(
-                OpKind.POINTWISE,
-                name,
-                (before, tail),
-                into,
-                constants=constants,
-                part=(dim, step, remaining),
-            )
-        )
+        low.copy_to(head, into, part=(dim, 0, step))
+        part = (dim, step, remaining)
+        low.write(name, (before, tail), into, constants=constants, part=part)
         value, step = into, 2 * step
     return value

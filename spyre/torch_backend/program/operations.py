@@ -150,10 +150,18 @@ class Lowering(DerivedOperations[Value]):
         inputs = tuple(v.collapsed() for v in values)
         lane = result_lane(inputs, sizes) if lane is None else lane
         agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
-        into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
-        return self.builder.add(
-            DeviceOp(OpKind.POINTWISE, name, agreed, into, constants=constants or {})
-        )
+        into = self.scratch(sizes, dtype or inputs[0].dtype, lane)
+        return self.write(name, agreed, into, constants=constants or {})
+
+    def write(self, name: str, inputs: tuple[Value, ...], into: Value, **more: Any) -> Value:
+        """An elementwise operation that writes to ``into``, memory or a view of it, which it
+        returns; ``more``: fields of `DeviceOp`.
+        """
+        return self.add(DeviceOp(OpKind.POINTWISE, name, inputs, into, **more))
+
+    def copy_to(self, value: Value, into: Value, **more: Any) -> Value:
+        """`write` the elements themselves."""
+        return self.write("identity", (value,), into, **more)
 
     def _agreeing(self, value: Value, lane: int) -> Value:
         """``value`` with sticks along ``lane`` if it has that dim, else one element per stick."""
@@ -169,10 +177,8 @@ class Lowering(DerivedOperations[Value]):
             lane = value.lane_dim
             if lane < 0 and prod(sizes) > value.numel:
                 lane = [k for k, n in enumerate(sizes) if n > 1 and value.sizes[k] == 1][-1]
-        into = self.builder.scratch(sizes, value.dtype, lane)
-        return self.builder.add(
-            DeviceOp(OpKind.POINTWISE, "identity", (self._agreeing(value, lane),), into)
-        )
+        into = self.scratch(sizes, value.dtype, lane)
+        return self.copy_to(self._agreeing(value, lane), into)
 
     # --- layouts ---------------------------------------------------------------------------------
 
@@ -183,8 +189,8 @@ class Lowering(DerivedOperations[Value]):
         current = value.lane_dim
         if current == lane or (lane >= 0 and value.sizes[lane] == 1 and current < 0):
             return value
-        into = self.builder.scratch(value.sizes, value.dtype, lane)
-        return self.builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (value,), into))
+        into = self.scratch(value.sizes, value.dtype, lane)
+        return self.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (value,), into))
 
     def _repeated_with_lane(self, value: Value, lane: int) -> Value:
         once = value.collapsed()
@@ -227,40 +233,27 @@ class Lowering(DerivedOperations[Value]):
             return self._widened(value)
         if name == "fp32todl16":
             return self._narrowed(value, dtype)
-        return self._converted(name, value, dtype, constants)
-
-    def _converted(
-        self, name: str, value: Value, dtype: str, constants: Mapping[str, int] | None = None
-    ) -> Value:
-        """A conversion between formats with equally long elements."""
-        into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
-        op = DeviceOp(OpKind.POINTWISE, name, (value,), into, constants=constants or {})
-        return self.builder.add(op)
+        into = self.scratch(value.sizes, dtype, value.lane_dim)
+        return self.write(name, (value,), into, constants=constants or {})
 
     def _widened(self, value: Value) -> Value:
         # one DL16 stick becomes two of float32, so memory has room for an even number of them
         multiple = wide_multiple(value)
-        into = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
-        wide = self.builder.add(
-            DeviceOp(OpKind.POINTWISE, "dl16tofp32", (value,), into, lane_multiple=WIDE)
-        )
+        into = self.scratch(value.sizes, "float32", value.lane_dim, multiple)
+        wide = self.write("dl16tofp32", (value,), into, lane_multiple=WIDE)
         return replace(wide, order=None) if multiple else wide
 
     def _narrowed(self, value: Value, dtype: str) -> Value:
         """Where the last group is not whole, a copy has room for it, and numbers in it."""
         if multiple := wide_multiple(value):
-            wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
-            self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), wide))
+            wide = self.scratch(value.sizes, "float32", value.lane_dim, multiple)
+            self.copy_to(value, wide)
             if wide_multiple(wide):
                 # the stick beyond the elements is read too: copy numbers there that convert
-                last = (sticks_from_last(value, 0),)
-                room = sticks_from_last(wide, 1)
-                self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", last, room))
+                self.copy_to(sticks_from_last(value, 0), sticks_from_last(wide, 1))
             value = wide
-        into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
-        return self.builder.add(
-            DeviceOp(OpKind.POINTWISE, "fp32todl16", (value,), into, lane_multiple=WIDE)
-        )
+        into = self.scratch(value.sizes, dtype, value.lane_dim)
+        return self.write("fp32todl16", (value,), into, lane_multiple=WIDE)
 
     # --- reductions ------------------------------------------------------------------------------
 
@@ -277,8 +270,8 @@ class Lowering(DerivedOperations[Value]):
             return value
         value = self.materialized(value)
         lane = -1 if value.lane_dim in dims else value.lane_dim
-        into = self.builder.scratch(sizes, value.dtype, lane)
-        return self.builder.add(
+        into = self.scratch(sizes, value.dtype, lane)
+        return self.add(
             DeviceOp(OpKind.REDUCTION, name, (value,), into, tuple(dims), constants or {})
         )
 
@@ -320,7 +313,7 @@ class Lowering(DerivedOperations[Value]):
         ordered = self.scratch(right.sizes, right.dtype, right.lane_dim)
         rows = right.reshaped((pairs // 64, 8, 2, 4, columns)).permuted((0, 2, 1, 3, 4))
         into = ordered.reshaped(rows.sizes)
-        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (rows,), into))
+        self.copy_to(rows, into)
         return self.product(left, ordered, PACKED_MATMUL)
 
     def product(self, left: Value, right: Value, name: str = "batchmatmul") -> Value:
@@ -328,8 +321,8 @@ class Lowering(DerivedOperations[Value]):
         batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
         rank, columns = len(left.sizes), right.sizes[-1]
         sizes = (*batch, left.sizes[-2], columns)
-        into = self.builder.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
-        return self.builder.add(DeviceOp(OpKind.MATMUL, name, (left, right), into))
+        into = self.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
+        return self.add(DeviceOp(OpKind.MATMUL, name, (left, right), into))
 
     def _held_matrix(self, value: Value) -> Value:
         """``value`` with memory for every element of its last two dims."""
@@ -342,11 +335,9 @@ class Lowering(DerivedOperations[Value]):
         if not left.sizes[-1] % MATMUL_STICK:
             return left
         if not left.padding_is_finite:
-            into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
-            one = self.constant(1.0, left.dtype)
-            left = self.builder.add(
-                DeviceOp(OpKind.POINTWISE, "mul", (left, one), into, mask_from=left.sizes[-1])
-            )
+            into = self.scratch(left.sizes, left.dtype, left.lane_dim)
+            factors = (left, self.constant(1.0, left.dtype))
+            left = self.write("mul", factors, into, mask_from=left.sizes[-1])
         lane = left.view.dims[-1][-1] if left.view.dims[-1] else Factor(1, STICK_BYTES, True)
         padded_lane = replace(lane, extent=_whole_sticks(lane.extent))
         dims = (*left.view.dims[:-1], (padded_lane,))
@@ -359,12 +350,10 @@ class Lowering(DerivedOperations[Value]):
         rank, inner = len(right.sizes), right.sizes[-2]
         padded = _whole_sticks(inner)
         sizes = (*right.sizes[:-2], padded, right.sizes[-1])
-        padded_right = self.builder.scratch(sizes, right.dtype, right.lane_dim)
+        padded_right = self.scratch(sizes, right.dtype, right.lane_dim)
         zero = self.constant(0.0, right.dtype)
-        missing_rows = narrowed(padded_right, rank - 2, inner, padded - inner)
-        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (zero,), missing_rows))
-        rows = narrowed(padded_right, rank - 2, 0, inner)
-        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (right,), rows))
+        self.copy_to(zero, narrowed(padded_right, rank - 2, inner, padded - inner))
+        self.copy_to(right, narrowed(padded_right, rank - 2, 0, inner))
         return replace(padded_right, order=None)
 
 
@@ -478,7 +467,7 @@ def store_result(
     if straight and not overlaps:
         low.builder.output_into(value, goal)
     else:
-        low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), goal))
+        low.copy_to(value, goal)
 
 
 def _is_last(low: Lowering, value: Value, is_operand: bool) -> bool:

@@ -64,6 +64,16 @@ class Settings:
         return round(1.0 - self.lx_capacity_bytes / LX_BYTES, 6)
 
 
+_SWITCHES = {
+    "core_id_k_fast_emission": environment.K_FAST_EMISSION,
+    "lx_planning": environment.LX_PLANNING,
+    "coarse_tiling": environment.COARSE_TILING,
+    "auto_tile": environment.AUTO_TILE,
+    "unroll_loops": environment.UNROLL_LOOPS,
+    "bundle_symbolic_args": environment.BUNDLE_SYMBOLIC_ARGS,
+}
+
+
 def settings() -> Settings:
     """The current settings; LaunchError SPY968 for an invalid value.
 
@@ -74,27 +84,17 @@ def settings() -> Settings:
         warn_user(message)
     return Settings(
         sencores=_cores(),
-        core_id_k_fast_emission=_switch("core_id_k_fast_emission", environment.K_FAST_EMISSION),
-        lx_planning=_switch("lx_planning", environment.LX_PLANNING),
         lx_capacity_bytes=_capacity_bytes(),
-        coarse_tiling=_switch("coarse_tiling", environment.COARSE_TILING),
         coarse_tiling_groups_fn=_groups_function(),
-        auto_tile=_switch("auto_tile", environment.AUTO_TILE),
-        unroll_loops=_switch("unroll_loops", environment.UNROLL_LOOPS),
-        bundle_symbolic_args=_switch("bundle_symbolic_args", environment.BUNDLE_SYMBOLIC_ARGS),
         symbolic_sizes=_symbolic_sizes(),
+        **{name: _switch(name, variable) for name, variable in _SWITCHES.items()},
     )
-
-
-def setting_names() -> tuple[str, ...]:
-    """Names of all settings, as in :mod:`.config`."""
-    module: Any = config
-    return tuple(module.get_config_copy())
 
 
 def chosen_settings() -> dict[str, Any]:
     """The current values of :mod:`.config` by option name, for a later compilation."""
-    return {f"spyre.{name}": getattr(config, name) for name in setting_names()}
+    module: Any = config
+    return {f"spyre.{name}": value for name, value in module.get_config_copy().items()}
 
 
 def _switch(name: str, variable: Variable) -> bool:

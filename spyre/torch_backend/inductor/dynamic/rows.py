@@ -38,7 +38,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import Body, Load
-from spyre.torch_backend.program import ConstantArgument, Ints, OpKind
+from spyre.torch_backend.program import ConstantArgument, Ints, OpKind, core_split
 from spyre.torch_backend.tensors import default_base
 
 # --- kernels of tiles -----------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class _TileLoop:
             size_bytes=tensor.columns * tile_bytes,
             strides=(0, tile_bytes),
         )
-        cores = next(n for n in range(min(settings().sencores, count), 0, -1) if count % n == 0)
+        cores = core_split(count, settings().sencores)
         copy = KernelOp(
             "identity",
             OpKind.POINTWISE,

@@ -19,6 +19,7 @@ import torch
 
 from spyre import config
 from spyre.errors import UnsupportedError
+from spyre.torch_backend import device as cards
 from spyre.torch_backend.compat import storage_key
 from spyre.torch_backend.eager.overlap import refuse_traced_overlap
 from spyre.torch_backend.fallback import overlaps_itself
@@ -78,73 +79,26 @@ from spyre.torch_backend.inductor.tiling.accesses import by_graph_input
 
 
 class SpyreInterface(DeviceInterface):  # type: ignore[misc]
-    """Dynamo's device interface over ``torch.spyre``."""
+    """Dynamo's device interface over the cards of this process."""
 
     class Worker(DeviceInterface.Worker):  # type: ignore[misc]
         """Compile workers, which do not use the device."""
 
-        @staticmethod
-        def set_device(device: int) -> None:
-            pass
+        set_device = staticmethod(lambda device: None)
+        current_device = staticmethod(lambda: 0)
+        get_device_properties = staticmethod(cards.get_device_properties)
 
-        @staticmethod
-        def current_device() -> int:
-            return 0
-
-        @staticmethod
-        def get_device_properties(device: Any = None) -> Any:
-            return torch.spyre.get_device_properties(device)
-
-    @staticmethod
-    def is_available() -> bool:
-        return bool(torch.spyre.is_available())
-
-    @staticmethod
-    def device_count() -> int:
-        return int(torch.spyre.device_count())
-
-    @staticmethod
-    def current_device() -> int:
-        return int(torch.spyre.current_device())
-
-    @staticmethod
-    def set_device(device: Any) -> None:
-        torch.spyre.set_device(device)
-
-    @staticmethod
-    def exchange_device(device: int) -> int:
-        """Make ``device`` current; returns the previous one."""
-        before = int(torch.spyre.current_device())
-        torch.spyre.set_device(device)
-        return before
-
-    @staticmethod
-    def maybe_exchange_device(device: int) -> int:
-        """Like `exchange_device`; -1 changes nothing."""
-        return -1 if device < 0 else SpyreInterface.exchange_device(device)
-
-    @staticmethod
-    def synchronize(device: Any = None) -> None:
-        torch.spyre.synchronize(device)
-
-    @staticmethod
-    def get_device_properties(device: Any = None) -> Any:
-        return torch.spyre.get_device_properties(device)
-
-    @staticmethod
-    def get_compute_capability(device: Any = None) -> str:
-        """The same for all cards: there is one generation."""
-        return "spyre"
-
-    @staticmethod
-    def get_raw_stream(device_index: int) -> int:
-        """0: kernels find the current stream themselves."""
-        return 0
-
-    @staticmethod
-    def is_bf16_supported(including_emulation: bool = False) -> bool:
-        """True: bfloat16 is stored as DL16."""
-        return True
+    is_available = staticmethod(cards.is_available)
+    device_count = staticmethod(cards.device_count)
+    current_device = staticmethod(cards.current_device)
+    set_device = staticmethod(cards.set_device)
+    exchange_device = maybe_exchange_device = staticmethod(cards._exchange_device)
+    synchronize = staticmethod(cards.synchronize)
+    get_device_properties = staticmethod(cards.get_device_properties)
+    # there is one generation of cards, kernels find the current stream, bfloat16 is stored as DL16
+    get_compute_capability = staticmethod(lambda device=None: "spyre")
+    get_raw_stream = staticmethod(lambda device_index: 0)
+    is_bf16_supported = staticmethod(lambda including_emulation=False: True)
 
 
 class SpyreOpOverrides(DeviceOpOverrides):  # type: ignore[misc]

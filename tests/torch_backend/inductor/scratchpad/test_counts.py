@@ -8,7 +8,7 @@ import torch
 from spyre.hw.cost import default_machine, kernel_ns
 from spyre.torch_backend.inductor.auto_tile import launch_counts
 from spyre.torch_backend.inductor.bundles.kernel_op import operations_in
-from spyre.torch_backend.inductor.op_counts import counts_of
+from spyre.torch_backend.inductor.division import counts_of
 from tests.torch_backend.inductor.auto_tile.trials import compiled, inputs
 
 FUNCTIONS = {
