@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_iter
 
 from spyre import config
 from spyre.errors import UnsupportedError
@@ -118,14 +119,10 @@ def reported_name(op: Any) -> str:
     return str(op).removesuffix(".out")
 
 
-def on_cpu(name: str) -> AbstractContextManager[None]:
+@contextmanager
+def on_cpu(name: str) -> Iterator[None]:
     """Count and time an operation that the block runs on the CPU; warn of it, or refuse it."""
     _announce(name)
-    return _timed(name)
-
-
-@contextmanager
-def _timed(name: str) -> Iterator[None]:
     start = time.perf_counter()
     try:
         yield
@@ -184,8 +181,7 @@ def check_devices(op: Any, args: Any, kwargs: Any) -> None:
 
     CPU tensors without dims count as numbers, as in torch.
     """
-    tensors = [tensor for value in (*args, *kwargs.values()) for tensor in tensors_in(value)]
-    if len({tensor.device for tensor in tensors}) < 2:
+    if len({tensor.device for tensor in tensors_in((args, kwargs))}) < 2:
         return
     schema = schema_of(op)
     allowed = HOST_ARGUMENTS.get(schema.name, ())
@@ -495,15 +491,9 @@ class FallbackCall:
         return False
 
 
-def tensors_in(value: Any) -> Sequence[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return a tensor, or the tensors in nested lists and dicts; none for other values."""
-    if isinstance(value, torch.Tensor):
-        return (value,)
-    if isinstance(value, Mapping):
-        value = [*value.values()]
-    if not isinstance(value, (list, tuple)):
-        return ()
-    return [tensor for one in value for tensor in tensors_in(one)]
+    return [leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _extents(tensor: torch.Tensor) -> tuple[Any, ...]:

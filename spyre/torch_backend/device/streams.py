@@ -213,17 +213,9 @@ def set_stream(stream: Any) -> None:
     set_device(card.index)
 
 
-class stream:
+def stream(stream: Any) -> Any:
     """``with torch.spyre.stream(s):`` is ``with s:``, except that ``s`` may be None."""
-
-    def __init__(self, stream: Any) -> None:
-        self._entered = nullcontext() if stream is None else stream
-
-    def __enter__(self) -> Any:
-        return self._entered.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._entered.__exit__(*error)
+    return nullcontext() if stream is None else stream
 
 
 def follow_all_streams() -> None:

@@ -133,7 +133,7 @@ class CardGroup:
             check_tensor(name, tensor)
         channel = None if lane else self._usable_channel(thread_path())
         timeout = self.timeout if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
-        cards = _cards(tensors)
+        cards = sorted({tensor.device.index or 0 for tensor in tensors})
         streams = [current_stream(index) for index in cards]
         events = [stream.record_event() for stream in streams]
         completion = Completion(self.threads, self.name, cards, lane and f"/{lane}")
@@ -354,10 +354,6 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
         )
     if tensor.device.type != "spyre":
         raise ValueError(f"spyreccl: {name}: expected tensors on spyre, found {tensor.device}")
-
-
-def _cards(tensors: Sequence[torch.Tensor]) -> list[int]:
-    return sorted({tensor.device.index or 0 for tensor in tensors})
 
 
 def _raise_error(future: Any) -> Any:

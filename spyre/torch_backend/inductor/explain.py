@@ -32,6 +32,11 @@ from spyre.torch_backend.inductor.division import core_slices
 if TYPE_CHECKING:
     from rich.table import Table
 
+_SECTIONS = {
+    SIZES_FILE: "sizes",
+    TILING_FILE: "automatic tiling",
+    DIVISIONS_FILE: "work division",
+}
 MOST_CORES_SHOWN = 4
 WIDTH = 120
 
@@ -100,13 +105,13 @@ def _kernel_sections(kernel: InductorKernel) -> Iterator[str]:
     yield f"=== kernel {kernel.name}: {len(specs)} operations ===\n{_outline(kernel.specs)}\n"
     for number, spec in enumerate(specs):
         space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())
-        yield _text(f"{number} {spec.op} over {space}", _tensor_table(spec))
-    if SIZES_FILE in kernel.notes:
-        yield f"--- sizes ---\n{kernel.notes[SIZES_FILE]}"
-    if TILING_FILE in kernel.notes:
-        yield f"--- automatic tiling ---\n{kernel.notes[TILING_FILE]}"
-    if DIVISIONS_FILE in kernel.notes:
-        yield f"--- work division ---\n{kernel.notes[DIVISIONS_FILE]}"
+        table = _table(("tensor", "where", "format", "device size", "coordinates"))
+        for arg in spec.args:
+            table.add_row(*_tensor_row(arg))
+        yield _text(f"{number} {spec.op} over {space}", table)
+    for file, title in _SECTIONS.items():
+        if file in kernel.notes:
+            yield f"--- {title} ---\n{kernel.notes[file]}"
     for number, op in enumerate(operations_in(kernel.kernel)):
         yield _text(f"{number} {op.name}: elements by core", _core_table(op))
     if LX_FILE in kernel.notes:
@@ -143,13 +148,6 @@ def _text(title: str, table: Table) -> str:
     with console.capture() as captured:
         console.print(table)
     return "\n".join([title, *(line.rstrip() for line in captured.get().splitlines() if line)])
-
-
-def _tensor_table(spec: OpSpec) -> Table:
-    table = _table(("tensor", "where", "format", "device size", "coordinates"))
-    for arg in spec.args:
-        table.add_row(*_tensor_row(arg))
-    return table
 
 
 def _tensor_row(arg: TensorArg) -> tuple[str, ...]:

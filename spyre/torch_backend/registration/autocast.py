@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_iter, tree_map
 
 from spyre.torch_backend.compat import operator, without_autocast
-from spyre.torch_backend.registration.library import register_autocast
+from spyre.torch_backend.registration.library import register_under
 
 LOWER_PRECISION = (
     *("_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc"),
@@ -102,7 +102,8 @@ def _register(without: Collection[str]) -> None:
     kernels |= {name: _computing_in_float32(name, name) for name in FLOAT32_RESULT}
     kernels |= {name: _computing_in_float32(name, other) for name, other in FLOAT32_NORMS.items()}
     kernels[BANNED] = _banned
-    register_autocast({name: kernels[name] for name in kernels if name not in without})
+    wanted = {name: kernels[name] for name in kernels if name not in without}
+    register_under("AutocastPrivateUse1", wanted)
 
 
 def _casting(name: str, choose: Callable[[Any], torch.dtype]) -> Kernel:

@@ -15,7 +15,8 @@ operations raise the error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -47,7 +48,7 @@ VIEWS = (
 """Operations that only change sizes and strides; ATen's CPU kernels work on any device."""
 
 
-def register_kernels(kernels: dict[str, Kernel], namespace: str = "aten") -> None:
+def register_kernels(kernels: Mapping[str, Kernel], namespace: str = "aten") -> None:
     """Register ``kernels``, by name and overload, for the device."""
     logged = _logged(kernels)
     uninterrupted = {name: _uninterrupted(logged[name]) for name in logged}
@@ -64,7 +65,7 @@ def _uninterrupted(kernel: Kernel) -> Kernel:
     return run
 
 
-def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
+def _logged(kernels: Mapping[str, Kernel]) -> Mapping[str, Kernel]:
     """Return the kernels, wrapped to log their calls if TORCH_SPYRE_DEBUG is set."""
     if not config.TORCH_DEBUG.is_on:
         return kernels
@@ -113,7 +114,7 @@ def register_fallback(kernel: Kernel) -> None:
     register_fallbacks({"PrivateUse1": _uninterrupted(logged)})
 
 
-def register_composites(kernels: dict[str, Kernel]) -> None:
+def register_composites(kernels: Mapping[str, Kernel]) -> None:
     """Register ``kernels`` of composite operations, by aten name, which replace the decompositions.
 
     They run before autograd, and in inference mode under the device's key.
@@ -122,7 +123,7 @@ def register_composites(kernels: dict[str, Kernel]) -> None:
         register_under(key, kernels)
 
 
-def register_under(key: str, kernels: dict[str, Kernel], namespace: str = "aten") -> None:
+def register_under(key: str, kernels: Mapping[str, Kernel], namespace: str = "aten") -> None:
     """Register ``kernels``, by name and overload, under a dispatch key."""
     library = torch.library.Library(namespace, "IMPL", key)
     _libraries.append(library)
@@ -130,20 +131,12 @@ def register_under(key: str, kernels: dict[str, Kernel], namespace: str = "aten"
         library.impl(name, skip_in_dynamo(kernel))
 
 
-def register_fallbacks(kernels: dict[str, Kernel]) -> None:
+def register_fallbacks(kernels: Mapping[str, Kernel]) -> None:
     """Register kernels for all operations without one, by dispatch key."""
     library = torch.library.Library("_", "IMPL")
     _libraries.append(library)
     for key, kernel in kernels.items():
         library.fallback(kernel, key)
-
-
-def register_autocast(kernels: dict[str, Kernel]) -> None:
-    """Register ``kernels``, by aten name, for autocast."""
-    library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
-    for name, kernel in kernels.items():
-        library.impl(name, kernel)
-    _libraries.append(library)
 
 
 def pass_autocast() -> None:
@@ -160,16 +153,8 @@ def register_views() -> None:
         library = torch.library.Library("aten", "IMPL", key)
         library.impl("_copy_from", torch.library.fallthrough_kernel)
         _libraries.append(library)
-    register_under("PrivateUse1", _logged({name: _metadata_kernel(name) for name in VIEWS}))
-
-
-def _metadata_kernel(name: str) -> Kernel:
-    op = operator(name)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return op.redispatch(CPU_KEYS, *args, **kwargs)
-
-    return kernel
+    views = {name: partial(operator(name).redispatch, CPU_KEYS) for name in VIEWS}
+    register_under("PrivateUse1", _logged(views))
 
 
 # --- operations with kernels outside of the cores and the general fallback -----------------------
@@ -217,19 +202,12 @@ def register_exceptions(cpu_fallback: Kernel) -> None:
     """Register all of them; ``cpu_fallback``: runs an operation, its first argument, on the CPU."""
     pass_autocast()
     kept = (*WITH_FORMULA, *FOR_NAMED_DEVICES)
-    register_under("PrivateUse1", {name: _kernel(name, cpu_fallback) for name in kept})
-    copied = {name: _kernel(name, _on_host) for name in (*THROUGH_FLOAT64, *THROUGH_COMPLEX)}
-    register_composites(copied | {name: _kernel(name, cpu_fallback) for name in OUT_VARIANTS})
+    register_under("PrivateUse1", {n: partial(cpu_fallback, operator(n)) for n in kept})
+    copied = {n: partial(_on_host, operator(n)) for n in (*THROUGH_FLOAT64, *THROUGH_COMPLEX)}
+    register_composites(copied | {n: partial(cpu_fallback, operator(n)) for n in OUT_VARIANTS})
     register_fallbacks({key: _refusing(kind) for key, kind in LAYOUTS.items()})
     key = "SparseCsrPrivateUse1"
     register_under(key, {name: _refusing(LAYOUTS[key], f"aten.{name}") for name in ACCESSORS})
-
-
-def _kernel(name: str, run: Kernel) -> Kernel:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return run(operator(name), *args, **kwargs)
-
-    return kernel
 
 
 def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:

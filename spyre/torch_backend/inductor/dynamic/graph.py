@@ -160,7 +160,7 @@ class RowwiseGraph:
         self._compile_at = compile_at
         self._kernels: LruCache[Any, RowwiseKernel | NotRowwise] = LruCache(MOST_KERNELS)
         self._row_counts: dict[Any, set[int]] = {}
-        self._symbol: sympy.Symbol | None = None
+        self._symbol: Any = None  # no size counts rows
         (output,) = module.graph.find_nodes(op="output")
         self._outputs = [_value(node) for node in output.args[0]]
         try:
@@ -194,13 +194,11 @@ class RowwiseGraph:
 
     def _is_worth_it(self, key: Any, sizes: Values) -> bool:
         """Return True for the first kernel, or if only the number of rows has changed."""
-        assert self._symbol is not None
         row_counts = self._row_counts.setdefault(key, set())
         row_counts.add(sizes[self._symbol])
         return not len(self._kernels) or len(row_counts) > 1
 
     def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> RowwiseKernel | NotRowwise:
-        assert self._symbol is not None
         try:
             pairs = enumerate(_tensors(self._module))
             places = [k for k, t in pairs if t.dim() and self._symbol in symbols_of(t.shape[0])]
@@ -220,7 +218,6 @@ class RowwiseGraph:
     def _row_tile(
         self, rows: int, sizes: Values, tensors: Sequence[torch.Tensor], places: Sequence[int]
     ) -> RowTile:
-        assert self._symbol is not None
         known, _ = module_at(self._module, {**sizes, self._symbol: rows})
         some = list(tensors)
         for k in places:
@@ -260,7 +257,6 @@ class RowwiseGraph:
         self, kernel: RowwiseKernel, sizes: Values, tensors: Sequence[torch.Tensor]
     ) -> list[Any]:
         """All outputs of the graph."""
-        assert self._symbol is not None
         rows, device = int(sizes[self._symbol]), tensors[0].device
         made = [
             torch.empty(

@@ -36,6 +36,7 @@ from spyre.torch_backend.inductor.base.compat import (
     inductor_config,
     ir,
     joint_graph,
+    lowering,
     register_backend_for_device,
     register_device_op_overrides,
     register_interface_for_device,
@@ -64,10 +65,11 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
     SpyreWrapper,
 )
 from spyre.torch_backend.inductor.lowering.decompositions import (
+    RUN,
     copy_strided_views,
     decompositions,
-    eager_operators,
-    install_lowerings,
+    functional_kernels,
+    lower_run,
     mark_fallbacks,
     mark_fallbacks_in,
     numbers_as_tensors,
@@ -134,7 +136,7 @@ def install() -> None:
     register_interface_for_device("spyre", SpyreInterface)
     register_device_op_overrides("spyre", SpyreOpOverrides())
     register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper)
-    install_lowerings()
+    lowering.register_lowering(RUN, type_promotion_kind=None)(lower_run)
     _install_hooks()
     entry = compile_fx_module()
     entry.compile_fx = _compiling(entry)
@@ -245,7 +247,7 @@ def whole_operations() -> dict[Any, Callable[..., Any]]:
     """
     packets = (torch.ops.aten.linspace, torch.ops.aten.logspace)
     in_float64 = {getattr(packet, name) for packet in packets for name in packet.overloads()}
-    known = eager_operators() | set(decompositions()) | in_float64
+    known = functional_kernels().keys() | decompositions().keys() | in_float64
     with inductor_config.patch(fallback_random=True):
         table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
     return _Decompositions(table, whole_operations)
@@ -447,10 +449,8 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
 
     def uuid(self) -> str | None:
         """A cache key of everything else that generated code depends on."""
-        key = cache_key()
-        return (
-            None if key is None else f"{key} stick optimizer {config.GLOBAL_STICK_OPTIMIZER.read()}"
-        )
+        key, optimizer = cache_key(), config.GLOBAL_STICK_OPTIMIZER.read()
+        return None if key is None else f"{key} stick optimizer {optimizer}"
 
 
 _in_spyre_context: ContextVar[bool] = ContextVar("in_spyre_context", default=False)

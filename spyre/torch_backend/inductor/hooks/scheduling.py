@@ -183,7 +183,10 @@ def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
 
 
 def _is_bundled(node: Any) -> bool:
-    return isinstance(node, (SchedulerNode, CountedLoopSchedulerNode)) and _is_on_spyre(node)
+    """Whether it computes on spyre."""
+    device = node.get_device()
+    computes = isinstance(node, (SchedulerNode, CountedLoopSchedulerNode))
+    return computes and device is not None and device.type == "spyre"
 
 
 def _bundle(run: Sequence[Any]) -> list[Any]:
@@ -213,11 +216,6 @@ def _propagated_kernel(leaves: Sequence[Any]) -> SpyreKernel | None:
     if kernel := next(found, None):
         kernels.remove(kernel)  # planning adds to its memory
     return kernel
-
-
-def _is_on_spyre(node: Any) -> bool:
-    device = node.get_device()
-    return device is not None and device.type == "spyre"
 
 
 class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
@@ -458,7 +456,8 @@ class SpyreWrapper(_OwnCards, PythonWrapperCodegen):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        V.graph.sizevars._simplify_loops_impl = _leave_loops
+        # loops are not merged, since tiling refers to dims by position
+        V.graph.sizevars._simplify_loops_impl = lambda _, sizes, __: (sizes, _same, _same)
 
     @staticmethod
     def create(
@@ -481,6 +480,5 @@ class SpyreWrapper(_OwnCards, PythonWrapperCodegen):  # type: ignore[misc]
         self.header.writeline(f"async_compile = SpyreAsyncCompile({form})")
 
 
-def _leave_loops(index_vars: Any, sizes: Any, formulas: Any) -> Any:
-    """Do not merge loops, since tiling refers to dims by position."""
-    return sizes, lambda x: x, lambda x: x
+def _same(index: Any) -> Any:
+    return index

@@ -226,18 +226,18 @@ class SpyreKernel:
             return self.builder.constant(operand.number, operand.dtype)
         value = self._argument(operand.buffer)
         if self._spread:
-            value = self._spread_out(value, *_spread_form(value, read, operand))
-        operand_view = self._found(value, read, operand)
+            value = self._spread_out(value, *_spread_form(value, read))
+        operand_view = self._found(value, read)
         if self._spread:  # a copy in the default layout
             lanes = [k for k, n in enumerate(operand_view.sizes) if n > 1]
             copied = self.builder.copy(operand_view)
             operand_view = self.builder.with_lane(copied, lanes[-1] if lanes else -1)
         return operand_view if operand_view.sizes == extents else operand_view.expanded(extents)
 
-    def _found(self, value: Value, read: OperandRead, load: Load) -> Value:
+    def _found(self, value: Value, read: OperandRead) -> Value:
         """The view of ``value`` that a load reads, or one of a restickified copy if needed."""
-        path = NO_LOOPS if load.buffer in self._tiles else self._path
-        strides, offset = load.strides, load.offset
+        path = NO_LOOPS if read.load.buffer in self._tiles else self._path
+        strides, offset = read.load.strides, read.load.offset
         tiles = [path.unit_tiles(p) if s else 1 for p, s in zip(read.axes, strides, strict=True)]
         sizes = tuple(n * count for n, count in zip(read.sizes, tiles, strict=True))
         view = strided_view(value, sizes, strides, offset)
@@ -262,7 +262,7 @@ class SpyreKernel:
         spread = self.builder.with_lane(turned, -1)
         if extents != value.sizes:
             room = _spread_memory(self.builder.builder, value, order, extents)
-            self.builder.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (spread,), room))
+            self.builder.copy_to(spread, room)
             spread = room
         elif spread is turned:
             spread = self.builder.copy(turned)
@@ -378,14 +378,14 @@ def _turned_back(value: Value, order: Ints) -> Value:
     return value.permuted([turned.index(k) for k in range(len(turned))])
 
 
-def _spread_form(value: Value, read: OperandRead, load: Load) -> tuple[Ints, Ints]:
+def _spread_form(value: Value, read: OperandRead) -> tuple[Ints, Ints]:
     """The order of dims and the extents of memory in which a copy of ``value`` with one element per
     stick can be read.
 
     Pitches describe any view of row-major memory whose steps divide the extents. One dim whose
     steps do not can be the outermost; if there are more, their extents are rounded up.
     """
-    dims = tuple(range(len(value.sizes)))
+    dims, load = tuple(range(len(value.sizes))), read.load
     forms = [((first, *(k for k in dims if k != first)), value.sizes) for first in dims]
     if dims:
         forms.append((dims, _divided_extents(value.sizes, read.sizes, load.strides)))

@@ -112,8 +112,10 @@ def functional_name(name: str) -> str:
 
 
 @cache
-def _functional_kernels() -> dict[Any, tuple[str, Callable[..., Any]]]:
-    """Kernel and its aten name by functional operator; a kernel for the operator itself wins."""
+def functional_kernels() -> dict[Any, tuple[str, Callable[..., Any]]]:
+    """Kernel and its aten name by functional operator, which is not decomposed further; a kernel
+    for the operator itself wins.
+    """
     table: dict[Any, tuple[str, Callable[..., Any]]] = {}
     for name, kernel in eager_kernels().items():
         if name in FUNCTIONAL_VARIANTS:  # the kernel of its ``out`` variant is recorded
@@ -125,11 +127,6 @@ def _functional_kernels() -> dict[Any, tuple[str, Callable[..., Any]]]:
     return table
 
 
-def eager_operators() -> set[Any]:
-    """Functional operators that eager kernels compute, which are not decomposed further."""
-    return set(_functional_kernels())
-
-
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Functions that record operations on spyre as ``spyre::run``, by operator.
@@ -137,7 +134,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     They return NotImplemented where the operation stays an aten one.
     """
     table: dict[Any, Callable[..., Any]] = {}
-    for op, (name, kernel) in _functional_kernels().items():
+    for op, (name, kernel) in functional_kernels().items():
         if name in COMPOSITES:
             table[op] = partial(_run_composite, kernel)
         elif name not in IN_PLACE and not name.startswith(HOST_MADE):
@@ -189,10 +186,9 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     stays = x.device.type == "spyre" and (device is None or device == x.device)
     if not stays or dtype not in CONVERTED or x.dtype not in CONVERTED or not x.numel():
         return NotImplemented
+    like = _empty_like(x, named.get("memory_format"))
     parameters = (tuple(map(int, x.shape)), name_of(dtype))
-    return _record("copy", converted, [x], parameters, _empty_like(x, named.get("memory_format")))[
-        0
-    ]
+    return _record("copy", converted, [x], parameters, like)[0]
 
 
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
@@ -401,35 +397,30 @@ def _of_constants(operands: Sequence[torch.Tensor], call: str, results: str) -> 
     return new
 
 
-def _fake_triangle(rows: int, columns: int, *others: Any) -> torch.Tensor:
-    return torch.empty(rows, columns, dtype=torch.bool, device=others[-1])
-
-
-def _fake_sequence(
-    make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    sequence: torch.Tensor = getattr(torch, make)(*numbers, dtype=dtype, device=device)
-    return sequence
-
-
-LIBRARY.impl("run", _of_constants, "PrivateUse1")
-
-
 def _write_at(x: torch.Tensor, dim: int, index: int, source: torch.Tensor) -> None:
     """``spyre::write_at``: write the elements at an index of ``dim``."""
     x.select(dim, index).copy_(source)
 
 
-LIBRARY.impl("write_at", _write_at, "CompositeExplicitAutograd")
-LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
-LIBRARY.impl("sequence", cached_sequence, "CompositeExplicitAutograd")
-torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
-torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
-torch.library.register_fake("spyre::sequence", _fake_sequence, lib=LIBRARY)
 for _name, _parameters in SCATTERS.items():
     LIBRARY.define(f"{_name}(Tensor self, Tensor src, {_parameters}) -> Tensor")
-    LIBRARY.impl(_name, operator(_name), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"spyre::{_name}", operator(_name), lib=LIBRARY)
+LIBRARY.impl("run", _of_constants, "PrivateUse1")
+for _name, _function in {
+    **{name: operator(name) for name in SCATTERS},
+    "write_at": _write_at,
+    "triangle": triangle,
+    "sequence": cached_sequence,
+}.items():
+    LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
+for _name, _function in {
+    **{name: operator(name) for name in SCATTERS},
+    "run": _fake,
+    "triangle": lambda *args: torch.empty(args[:2], dtype=torch.bool, device=args[-1]),
+    "sequence": lambda make, numbers, dtype, device: getattr(torch, make)(
+        *numbers, dtype=dtype, device=device
+    ),
+}.items():
+    torch.library.register_fake(f"spyre::{_name}", _function, lib=LIBRARY)
 RUN = torch.ops.spyre.run.default
 
 aten = torch.ops.aten
@@ -463,13 +454,8 @@ LOWERED_BY_INDUCTOR = frozenset(
 """Operations on spyre tensors that Inductor lowers; all others run eagerly, between bundles."""
 
 
-def install_lowerings() -> None:
-    """Register the lowering of ``spyre::run``, once per process."""
-    if RUN not in lowering.lowerings:
-        lowering.register_lowering(RUN, type_promotion_kind=None)(_lower_run)
-
-
-def _lower_run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
+def lower_run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
+    """The lowering of ``spyre::run``."""
     for box in operands:
         box.realize()
         prevent_inlining(box)
@@ -504,11 +490,17 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
             base, parameters = _in_storage(node)
         copied = COPIED_VIEWS[node.target]
         value = copied(base.meta["val"], *parameters)
-        with graph.inserting_before(node):
-            copy = graph.call_function(copied, (base, *parameters))
-        copy.meta = {**node.meta, "val": value}
-        node.replace_all_uses_with(copy)
-        graph.erase_node(node)
+        _replace(node, copied, (base, *parameters), value)
+
+
+def _replace(node: torch.fx.Node, target: OpOverload, args: tuple[Any, ...], value: Any) -> None:
+    """Put a call of ``target``, with the result ``value``, in the place of a node."""
+    graph = node.graph
+    with graph.inserting_before(node):
+        new = graph.call_function(target, args)
+    new.meta = {**node.meta, "val": value}
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
 
 
 def _view_arguments(graph: torch.fx.Graph) -> None:
@@ -607,19 +599,10 @@ def share_sequences(graph: torch.fx.Graph) -> None:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
     for node in made.values():
-        if node.meta["val"].numel() <= MAX_KEPT_ELEMENTS and _is_only_read(node):
-            _keep(graph, node)
-
-
-def _keep(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    value, make = node.meta["val"], node.target.overloadpacket.__name__
-    with graph.inserting_before(node):
-        kept = graph.call_function(
-            torch.ops.spyre.sequence.default, (make, list(node.args), value.dtype, value.device)
-        )
-    kept.meta = dict(node.meta)
-    node.replace_all_uses_with(kept)
-    graph.erase_node(node)
+        value, make = node.meta["val"], node.target.overloadpacket.__name__
+        if value.numel() <= MAX_KEPT_ELEMENTS and _is_only_read(node):
+            args = (make, list(node.args), value.dtype, value.device)
+            _replace(node, torch.ops.spyre.sequence.default, args, value)
 
 
 def _is_only_read(node: torch.fx.Node) -> bool:
@@ -651,7 +634,10 @@ def numbers_as_tensors(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         value = node.meta.get("val")
         if node.target is aten.full.default and _is_on_spyre(node):
-            _round_number(node, value.dtype)
+            size, number = node.args  # rounded as in eager mode, before it is converted
+            if value.dtype.is_floating_point and isinstance(number, (int, float)):
+                rounded = torch.tensor(number, dtype=value.dtype, device="cpu").item()
+                node.args = (size, rounded)
         is_double = isinstance(value, torch.Tensor) and value.dtype is torch.float64
         if is_double and value.device.type == "spyre":
             if value.dim():
@@ -667,13 +653,6 @@ def numbers_as_tensors(graph: torch.fx.Graph) -> None:
                 node.args = node.args[:1]
         elif isinstance(node.target, OpOverload):
             _take_bools_as_tensors(graph, node)
-
-
-def _round_number(full: torch.fx.Node, dtype: torch.dtype) -> None:
-    """Round the number of a fill to ``dtype``, as eager mode does before it is converted."""
-    size, number = full.args
-    if dtype.is_floating_point and isinstance(number, (int, float)):
-        full.args = (size, torch.tensor(number, dtype=dtype, device="cpu").item())
 
 
 def _take_bools_as_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:

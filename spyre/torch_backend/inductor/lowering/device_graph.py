@@ -121,7 +121,7 @@ class GraphNode:
 
 
 GraphView = tuple[str, tuple[int, ...]]
-"""(how, arguments): "permute" dims, "reshape" sizes, "expand" sizes, "unsqueeze" dim."""
+"""(how, arguments): "permute" dims, "view" sizes, "expand" sizes, "unsqueeze" dim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class GraphValue:
 
     def reshaped(self, sizes: Sequence[int]) -> GraphValue:
         """The same elements under other sizes."""
-        return self if tuple(sizes) == self.sizes else self._with_view("reshape", sizes, sizes)
+        return self if tuple(sizes) == self.sizes else self._with_view("view", sizes, sizes)
 
     def _with_view(self, how: str, arguments: Sequence[int], sizes: Sequence[int]) -> GraphValue:
         views = (*self.views, (how, tuple(arguments)))

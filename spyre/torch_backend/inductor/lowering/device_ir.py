@@ -214,7 +214,7 @@ def node_strides(value: GraphValue, strides: Ints) -> Ints:
     """Strides of the node's buffer that give ``value`` these strides; empty if there are none."""
     if not value.views:
         return strides
-    if any(how not in ("reshape", "unsqueeze") for how, _ in value.views):
+    if any(how not in ("view", "unsqueeze") for how, _ in value.views):
         return ()
     viewed = torch.empty_strided(value.sizes, strides, device="meta")
     try:
@@ -261,14 +261,8 @@ def prevent_inlining(box: Any) -> None:
 
 def _viewed(box: Any, views: Sequence[GraphView]) -> Any:
     for how, arguments in views:
-        if how == "permute":
-            box = lowering.permute(box, list(arguments))
-        elif how == "unsqueeze":
-            box = lowering.unsqueeze(box, arguments[0])
-        elif how == "expand":
-            box = lowering.expand(box, list(arguments))
-        else:
-            box = lowering.view(box, list(arguments))
+        given = arguments[0] if how == "unsqueeze" else list(arguments)
+        box = getattr(lowering, how)(box, given)
     return box
 
 
@@ -382,13 +376,16 @@ class OperandRead:
     extents: Ints
     axes: Ints = ()
 
+    @property
+    def load(self) -> Load:
+        """The operand, which is no number."""
+        assert isinstance(self.operand, Load)
+        return self.operand
+
     @functools.cached_property
     def sizes(self) -> Ints:
-        """Extents, 1 along dims that repeat one element. ValueError for a number."""
-        if isinstance(self.operand, ConstantArgument):
-            raise ValueError("a number has no sizes")
-        strides = self.operand.strides
-        return tuple(n if s else 1 for n, s in zip(self.extents, strides, strict=True))
+        """Extents of a load, 1 along dims that repeat one element."""
+        return tuple(n if s else 1 for n, s in zip(self.extents, self.load.strides, strict=True))
 
 
 def reads_of(body: Body) -> tuple[OperandRead, ...]:
@@ -406,9 +403,8 @@ def reads_of(body: Body) -> tuple[OperandRead, ...]:
         return (_operand_read(body, 0, axes),)
     if body.operation.kind is OpKind.MATMUL:
         *batch, row, column = axes
-        return _operand_read(body, 0, (*batch, row, rank)), _operand_read(
-            body, 1, (*batch, rank, column)
-        )
+        walked = ((*batch, row, rank), (*batch, rank, column))
+        return tuple(_operand_read(body, k, each) for k, each in enumerate(walked))
     return tuple(_operand_read(body, number, axes) for number in range(len(body.operands)))
 
 

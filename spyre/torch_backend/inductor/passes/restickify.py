@@ -207,8 +207,7 @@ class StickGraph:
         return Value(argument_view(name, buffer), buffer.dtype, 0)
 
     def _add_use(self, step: RunOperation, number: int, read: OperandRead, lanes: Ints) -> None:
-        assert isinstance(read.operand, Load)
-        producer = read.operand.buffer
+        producer = read.load.buffer
         self._from_outside(producer)
         moves = {
             (have, own): moves_for(value, read, wanted_lanes(step, number, read.sizes, own))
@@ -363,9 +362,7 @@ def _elements(value: Value) -> int:
 
 def _read_view(value: Value, read: OperandRead) -> Value | None:
     """The view that a load reads of ``value``; None if the cores cannot walk it."""
-    load = read.operand
-    assert isinstance(load, Load)
-    view = strided_view(value, read.sizes, load.strides, load.offset)
+    view = strided_view(value, read.sizes, read.load.strides, read.load.offset)
     return None if view is None or _is_in_pieces(view) else view
 
 
@@ -442,8 +439,7 @@ class _Inserter:
 
     def _source(self, step: RunOperation, number: int, read: OperandRead) -> Load | None:
         """The source that a load is redirected to; None if it stays."""
-        load = read.operand
-        assert isinstance(load, Load)
+        load = read.load
         key = self.lanes[load.buffer], self.lanes[step.name]
         moves = self.sticks.moves[step.name, number][key] or ()
         source = Load(self._values.get(load.buffer, load.buffer), load.strides, load.offset)
@@ -461,8 +457,7 @@ class _Inserter:
         if not move.whole:
             strides = _dense(read.sizes)
             return Load(self._copy(step, source, read.sizes, move.lane), strides)
-        assert isinstance(read.operand, Load)
-        sizes = self.sticks.sizes_of(read.operand.buffer)
+        sizes = self.sticks.sizes_of(read.load.buffer)
         whole = Load(source.buffer, _dense(sizes))
         return replace(source, buffer=self._copy(step, whole, sizes, move.lane))
 
