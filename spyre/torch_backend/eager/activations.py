@@ -179,9 +179,6 @@ def _gelu_backward(args: Arguments) -> torch.Tensor:
     return _run_formula(label, partial(in_float32, formula), (), args)
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
 _FLOATS = Conditions(
     dtypes={"inputs": FLOATS, "results": FLOATS}, same_device=("inputs", "results")
 )

@@ -184,12 +184,9 @@ class Conditions:
 
 def _tensors(args: Arguments, *names: str) -> list[Any]:
     """Tensors among the arguments of these names, also those in lists of tensors."""
-    values = (v for name in names for v in _listed(getattr(args, name, None)))
-    return [v for v in values if isinstance(v, (torch.Tensor, NewResult))]
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else (value,)
+    values = (getattr(args, name, None) for name in names)
+    lists = (v if isinstance(v, (list, tuple)) else (v,) for v in values)
+    return [v for each in lists for v in each if isinstance(v, (torch.Tensor, NewResult))]
 
 
 def _has_dtype(tensor: Any, dtypes: Collection[object]) -> bool:

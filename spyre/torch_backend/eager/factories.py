@@ -6,6 +6,7 @@ card, as a compiler's constants are.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -343,14 +344,29 @@ def cached_sequence(
     """``torch.<make>(*numbers)``, cached on its card: callers must not write to it. Any thread; two
     may make the same one at once.
     """
+    make_it = partial(getattr(torch, make), *numbers, dtype=dtype, device="cpu")
+    return kept_on_card(_kept, (make, *map(repr, numbers), dtype), device, make_it)
+
+
+def kept_on_card(
+    cache: LruCache[tuple[Any, ...], torch.Tensor],
+    key: tuple[Any, ...],
+    device: torch.device,
+    make: Callable[[], torch.Tensor],
+    most: int = sys.maxsize,
+) -> torch.Tensor:
+    """The tensor that ``make`` makes on the CPU, on a card; one of at most so many elements as
+    ``most`` is kept in ``cache`` for the next call with this key on this card.
+    """
     card = card_of(device)
-    key = (card.index, card.device.resets, make, *map(repr, numbers), dtype)
-    sequence = _kept.get(key)
-    if sequence is None:
-        sequence = getattr(torch, make)(*numbers, dtype=dtype, device="cpu").to(device)
-        buffer_of(sequence).leave_uncounted()
-        _kept.put(key, sequence)
-    return sequence
+    key = (card.index, card.device.resets, *key)
+    tensor = cache.get(key)
+    if tensor is None:
+        tensor = make().to(device)
+        if tensor.numel() <= most:
+            buffer_of(tensor).leave_uncounted()
+            cache.put(key, tensor)
+    return tensor
 
 
 def _made_on_host(

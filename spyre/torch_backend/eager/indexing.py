@@ -360,9 +360,6 @@ def embedding_renorm_(args: Arguments) -> torch.Tensor:
     return weight.mul_(scale)
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
 def _has_room_to_gather(args: Arguments) -> bool:
     x, index = args.self, args.index
     if x.dim() != index.dim() or not x.dim():

@@ -364,9 +364,6 @@ def _counts(args: Arguments) -> torch.Tensor:
     return (x.long().unsqueeze(0) == numbers).sum(1)
 
 
-# --- the tables ----------------------------------------------------------------------------------
-
-
 def _has_integers(args: Arguments) -> bool:
     """Both operands are integers, and so is the factor of a sum."""
     return all(map(is_integer, (args.self, args.other))) and is_integer(getattr(args, "alpha", 1))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.device import card_of, name_of, warn_user
+from spyre.torch_backend.device import name_of, warn_user
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     BOOL,
@@ -23,7 +23,11 @@ from spyre.torch_backend.eager.dispatch import (
     operand,
 )
 from spyre.torch_backend.eager.elementwise import binary, compared, unary
-from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
+from spyre.torch_backend.eager.factories import (
+    expanded_dims,
+    kept_on_card,
+    without_expanded_dims,
+)
 from spyre.torch_backend.eager.integers import is_integer, select, sign
 from spyre.torch_backend.program import (
     Lowering,
@@ -32,7 +36,6 @@ from spyre.torch_backend.program import (
     Value,
     current_recorder,
 )
-from spyre.torch_backend.tensors import buffer_of
 
 
 def negated(builder: Lowering, x: Value, _: str = "") -> Value:
@@ -97,9 +100,6 @@ def fill_where(builder: Lowering, x: Value, mask: Value, number: Value, dtype: s
 def keep_where(builder: Lowering, x: Value, mask: Value, dtype: str) -> Value:
     """x, with 0 where the mask does not hold."""
     return select(builder, mask, x, builder.constant(0, dtype), dtype)
-
-
-# --- kernels -------------------------------------------------------------------------------------
 
 
 def where(args: Arguments) -> torch.Tensor:
@@ -167,17 +167,14 @@ def triangle(
     if current_recorder() is not None:
         node: torch.Tensor = torch.ops.spyre.triangle(rows, columns, diagonal, lower, device)
         return node
-    card = card_of(device)
     diagonal = max(min(diagonal, columns), -rows)
-    key = (card.index, card.device.resets, rows, columns, diagonal, lower)
-    mask = _triangles.get(key)
-    if mask is None:
+
+    def make() -> torch.Tensor:
         ones = torch.ones(rows, columns, dtype=torch.bool, device="cpu")
-        mask = (ones.tril(diagonal) if lower else ones.triu(diagonal)).to(device)
-        if rows * columns <= MAX_TRIANGLE_ELEMENTS:
-            buffer_of(mask).leave_uncounted()
-            _triangles.put(key, mask)
-    return mask
+        return ones.tril(diagonal) if lower else ones.triu(diagonal)
+
+    key = (rows, columns, diagonal, lower)
+    return kept_on_card(_triangles, key, device, make, MAX_TRIANGLE_ELEMENTS)
 
 
 def masked_scatter(args: Arguments) -> torch.Tensor:

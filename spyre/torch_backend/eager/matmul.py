@@ -225,9 +225,6 @@ def _inverse_of_lower(x: torch.Tensor, has_ones: bool) -> torch.Tensor:
     return blocks[..., 0, :extent, :extent]
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
 def _is_small(left: str, right: str, args: Arguments) -> bool:
     """A result of 16-bit floats, or a float32 product whose terms have room."""
     if args.out.dtype is not torch.float32:

@@ -221,9 +221,6 @@ def multinomial(args: Arguments) -> torch.Tensor:
     return copy_into(args.results[0], found) if args.results else found
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
 def _rows_fit(x: torch.Tensor, dim: int) -> bool:
     """The tensor has room with sticks along another dim."""
     dims = x.dim()
@@ -440,9 +437,6 @@ def cumsum(args: Arguments) -> torch.Tensor:
     if x.dim() == 0:
         return fill("cumsum", _each, [x], (dtype,), args.out, x.shape)
     return fill("cumsum", _cumulated, [x], (args.dim % x.dim(), dtype), args.out, x.shape)
-
-
-# --- the table -----------------------------------------------------------------------------------
 
 
 def _has_norm(args: Arguments) -> bool:

@@ -395,9 +395,6 @@ def _scatter_kernel(adds: bool, args: Arguments) -> torch.Tensor:
     return scatter(adds, args.self, args.dim, args.index, source, out=args.out)
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
 def _extent(x: torch.Tensor, dim: int) -> int:
     return x.shape[dim] if x.dim() else 1
 

@@ -30,7 +30,7 @@ import sympy
 
 from spyre.disjoint_sets import DisjointSets
 from spyre.errors import SpyreError
-from spyre.hw.cost import default_machine, kernel_ns, machine_with
+from spyre.hw.cost import default_machine, divisors, kernel_ns, machine_with
 from spyre.hw.counters import LaunchCounts
 from spyre.hw.linking import Allocation, Binding, Linker
 from spyre.hw.numerics import Numerics
@@ -53,7 +53,7 @@ from spyre.torch_backend.inductor.tiling.accesses import (
 )
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.full_buffers import FullBuffer
-from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel, is_hinted
+from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel, tile_hints
 from spyre.torch_backend.program import LoweringError
 
 # --- candidates -----------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _longest(operations: Sequence[Any], dims: Mapping[str, Dims], name: str) -> 
     begin = 0
     for position, op in enumerate(operations):
         dim = dims.get(op.get_name(), {}).get(name)
-        if dim is None or not is_loop_operation(op) or is_hinted(op):
+        if dim is None or not is_loop_operation(op) or tile_hints(op):
             yield from _unless_empty(begin, position)
             begin = position + 1
         elif dim[1]:
@@ -201,11 +201,6 @@ def is_matmul(operation: Any) -> bool:
     """Return True for a matmul, batched or not."""
     data = operation.data
     return isinstance(data, ir.Reduction) and data.reduction_type == "batchmatmul"
-
-
-def counts_of(extent: int) -> list[int]:
-    """Return the possible numbers of tiles: the divisors from 2 on, ascending."""
-    return [n for n in range(2, extent + 1) if extent % n == 0]
 
 
 def hoisted(operations: Sequence[Any], dims: Mapping[str, Dims]) -> list[Any]:
@@ -283,7 +278,7 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
 
     one_loop = []
     for name, extent in extents.items():
-        counts = ((TileLevel(n, name),) for n in counts_of(extent))
+        counts = ((TileLevel(n, name),) for n in divisors(extent)[1:])
         if tried := list(_climb(counts, try_once)):
             one_loop.append(best_of(tried))
     ordered = sorted(one_loop, key=lambda outcome: outcome.time_ns)
@@ -323,12 +318,14 @@ def _nest(one_loop: Sequence[Outcome], extents: Mapping[str, int], trial: Trial)
     for outer, inner in permutations(one_loop, 2):
         level, name = outer.levels[0], inner.levels[0].dim
         for _ in range(2):
-            pairs = ((level, TileLevel(n, name)) for n in counts_of(extents[str(name)]))
+            pairs = ((level, TileLevel(n, name)) for n in divisors(extents[str(name)])[1:])
             second = list(_climb(pairs, trial))
             if not second:
                 break
             chosen = best_of(second).levels[1]
-            pairs = ((TileLevel(n, level.dim), chosen) for n in counts_of(extents[str(level.dim)]))
+            pairs = (
+                (TileLevel(n, level.dim), chosen) for n in divisors(extents[str(level.dim)])[1:]
+            )
             first = list(_climb(pairs, trial))
             if not first or best_of(first).levels[0] == level:
                 break

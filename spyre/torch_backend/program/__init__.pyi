@@ -3,7 +3,6 @@ from .builder import (
     SCRATCH as SCRATCH,
     LiveBuffer as LiveBuffer,
     ProgramBuilder as ProgramBuilder,
-    aligned as aligned,
     pack as pack,
 )
 from .compiled import (

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, row_major_view
-from spyre.mlir.builder import BufferAddress, BuiltBundle, BundleBuilder
+from spyre.mlir.builder import BufferAddress, BuiltBundle, BundleBuilder, round_up
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import DeviceOp, Value, device_format
 
@@ -240,11 +240,6 @@ def _lowest_free(
     for begin, end in sorted(taken):
         if begin - offset >= size_bytes:
             return offset
-        offset = max(offset, aligned(end))
+        offset = max(offset, round_up(end, STICK_BYTES))
     fits = capacity_bytes is None or offset + size_bytes <= capacity_bytes
     return offset if fits else None
-
-
-def aligned(offset_bytes: int) -> int:
-    """Round up to a multiple of a stick."""
-    return -(-offset_bytes // STICK_BYTES) * STICK_BYTES

@@ -42,6 +42,8 @@ PACKED_MATMUL = "batchmatmulfp8"
 """A matmul whose factors hold two 8-bit floats along K in every element of 16 bits."""
 AddressOf = Callable[[Value], BufferAddress]
 _TABLE, _INDEX, _OUTPUT = 0, 1, 2
+_STICK, _ROW, _NONE = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES), Factor(1, 0)
+"""Of a dim of extent 1: along the lanes, along rows, and of an operand without the dim."""
 _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 """Value of masked elements, if not 0."""
 
@@ -72,8 +74,7 @@ def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
         row_pitch, rows = _rows_of(spec.inputs[_TABLE], spec.dims[0])
         if spec.written.sizes[spec.dims[0]] == 1:
             # the row dim of a single row, from a table of this pitch
-            one = Factor(1, STICK_BYTES)
-            dims.append(IterationDim(1, (Factor(1, row_pitch), one, one), 1))
+            dims.append(IterationDim(1, (Factor(1, row_pitch), _ROW, _ROW), 1))
     return IteratedOp(
         spec.kind,
         spec.name,
@@ -216,6 +217,15 @@ def outline_of(op: IteratedOp, division: CoreDivision | None = None) -> Outline:
     return _OUTLINES[op.kind](op, division)
 
 
+def _lane(dims: list[IterationDim], number: int, added: IterationDim) -> int:
+    """Index of the lane dim of operand ``number``; ``added`` to the dims if it has none."""
+    lane = lane_index(dims, number)
+    if lane < 0:
+        lane = len(dims)
+        dims.append(added)
+    return lane
+
+
 def _operands(
     op: IteratedOp, lanes: Sequence[int], roles: Sequence[str] = ()
 ) -> list[TensorOperand]:
@@ -226,10 +236,7 @@ def _operands(
 
 def _pointwise(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims, last = list(op.dims), len(op.formats) - 1
-    lane = lane_index(dims, last)
-    if lane < 0:
-        dims.append(unit_lane(len(op.formats)))
-        lane = len(dims) - 1
+    lane = _lane(dims, last, unit_lane(len(op.formats)))
     multiple = op.lane_multiple or op.most_lanes
     operands = _operands(op, [lane] * (last + 1))
     constants = dict(op.constants)
@@ -248,10 +255,7 @@ def _pointwise(op: IteratedOp, division: CoreDivision | None) -> Outline:
 
 def _reduction(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims = list(op.dims)
-    lane = lane_index(dims, 0)
-    if lane < 0:
-        dims.append(unit_lane(2))
-        lane = len(dims) - 1
+    lane = _lane(dims, 0, unit_lane(2))
     over_lanes, extent = dims[lane].role == 1, dims[lane].extent
     name = op.name if over_lanes else f"{op.name}nonstick"
     multiples, operands = {lane: op.lanes(0)}, _operands(op, [lane, lane])
@@ -276,14 +280,8 @@ def _matmul(op: IteratedOp, division: CoreDivision | None) -> Outline:
 
 def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
     """Indices of the lane dims of left (K) and right (N); dims of extent 1 are added."""
-    stick, row, none = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES), Factor(1, 0)
-    inner, column = lane_index(dims, 0), lane_index(dims, 1)
-    if column < 0:
-        dims.append(IterationDim(1, (none, stick, stick), 2))
-        column = len(dims) - 1
-    if inner < 0:
-        dims.append(IterationDim(1, (stick, row, none), 3))
-        inner = len(dims) - 1
+    column = _lane(dims, 1, IterationDim(1, (_NONE, _STICK, _STICK), 2))
+    inner = _lane(dims, 0, IterationDim(1, (_STICK, _ROW, _NONE), 3))
     if dims[inner].role != 3 or dims[column].role != 2:
         raise LoweringError("a matmul takes sticks along K and along N")
     return inner, column
@@ -291,12 +289,8 @@ def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
 
 def _restickify(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims = list(op.dims)
-    lanes = [lane_index(dims, 0), lane_index(dims, 1)]
-    for k in (0, 1):
-        if lanes[k] < 0:
-            lanes[k] = len(dims)
-            stick, row = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES)
-            dims.append(IterationDim(1, (stick, row) if k == 0 else (row, stick)))
+    added = (IterationDim(1, (_STICK, _ROW)), IterationDim(1, (_ROW, _STICK)))
+    lanes = [_lane(dims, k, dim) for k, dim in enumerate(added)]
     multiples = dict.fromkeys(lanes, op.lanes(0))
     return Outline(op.name, dims, multiples, _operands(op, lanes), exact=True, division=division)
 
@@ -305,10 +299,7 @@ def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims = [*op.dims, *_missing_roles(op.dims)]
     if sum(dim.role == 1 for dim in dims) > 1:
         raise LoweringError("a top-k along a dim without a single pitch")
-    lane = lane_index(dims, 0)
-    if lane < 0:
-        dims.append(unit_lane(2))
-        lane = len(dims) - 1
+    lane = _lane(dims, 0, unit_lane(2))
     multiples, operands = {lane: op.most_lanes}, _operands(op, [lane, lane])
     whole = [k for k, dim in enumerate(dims) if dim.role]
     return Outline(op.name, dims, multiples, operands, undivided=whole, division=division)
@@ -316,9 +307,8 @@ def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
 
 def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
     """The searched dim and k, if they have extent 1 and so are missing."""
-    row, none = Factor(1, STICK_BYTES), Factor(1, 0)
     present = {dim.role for dim in dims}
-    pairs = {1: (row, none), 2: (none, row)}
+    pairs = {1: (_ROW, _NONE), 2: (_NONE, _ROW)}
     return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in present]
 
 
@@ -328,11 +318,7 @@ def _gather(op: IteratedOp, division: CoreDivision | None) -> Outline:
     if sum(dim.role == 1 for dim in dims) > 1:
         raise LoweringError("rows of a gather in several steps")
     moved = next(k for k, dim in enumerate(dims) if dim.role == 1)
-    lane = lane_index(dims, _OUTPUT)
-    if lane < 0:
-        stick, none = Factor(1, STICK_BYTES, True), Factor(1, 0)
-        dims.append(IterationDim(1, (stick, none, stick)))
-        lane = len(dims) - 1
+    lane = _lane(dims, _OUTPUT, IterationDim(1, (_STICK, _NONE, _STICK)))
     index_lane = lane_index(dims, _INDEX)
     if index_lane < 0:
         index_lane = moved

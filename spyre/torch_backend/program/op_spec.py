@@ -136,11 +136,7 @@ def broadcast_sizes(sizes: Sequence[Sequence[int]]) -> Ints:
     """Broadcast sizes of operands that are known to be compatible."""
     rank = max(map(len, sizes), default=0)
     rows = [(1,) * (rank - len(s)) + tuple(s) for s in sizes]
-    return tuple(_broadcast(column) for column in zip(*rows, strict=True))
-
-
-def _broadcast(column: Sequence[int]) -> int:
-    return next((n for n in column if n != 1), 1)
+    return tuple(next((n for n in column if n != 1), 1) for column in zip(*rows, strict=True))
 
 
 def range_constants(name: str, dtype: str) -> dict[str, int]:

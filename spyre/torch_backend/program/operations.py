@@ -21,6 +21,7 @@ import torch
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
+from spyre.mlir.builder import round_up
 from spyre.torch_backend.program.builder import ProgramBuilder
 from spyre.torch_backend.program.emit import PACKED_MATMUL
 from spyre.torch_backend.program.op_spec import (
@@ -339,7 +340,7 @@ class Lowering(DerivedOperations[Value]):
             factors = (left, self.constant(1.0, left.dtype))
             left = self.write("mul", factors, into, mask_from=left.sizes[-1])
         lane = left.view.dims[-1][-1] if left.view.dims[-1] else Factor(1, STICK_BYTES, True)
-        padded_lane = replace(lane, extent=_whole_sticks(lane.extent))
+        padded_lane = replace(lane, extent=round_up(lane.extent, MATMUL_STICK))
         dims = (*left.view.dims[:-1], (padded_lane,))
         return replace(left, view=replace(left.view, dims=dims), order=None)
 
@@ -348,7 +349,7 @@ class Lowering(DerivedOperations[Value]):
         if not right.sizes[-2] % MATMUL_STICK:
             return right
         rank, inner = len(right.sizes), right.sizes[-2]
-        padded = _whole_sticks(inner)
+        padded = round_up(inner, MATMUL_STICK)
         sizes = (*right.sizes[:-2], padded, right.sizes[-1])
         padded_right = self.scratch(sizes, right.dtype, right.lane_dim)
         zero = self.constant(0.0, right.dtype)
@@ -381,10 +382,6 @@ def finite_for_int64(low: Any, value: Any) -> Any:
 def is_padded(left: Value, right: Value) -> bool:
     """True if K of both factors is whole sticks."""
     return not (left.sizes[-1] % MATMUL_STICK or right.sizes[-2] % MATMUL_STICK)
-
-
-def _whole_sticks(extent: int) -> int:
-    return -(-extent // MATMUL_STICK) * MATMUL_STICK
 
 
 def wide_multiple(value: Value) -> int:

@@ -118,7 +118,7 @@ def start_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, Work
 def _to_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, JobPlan | None]:
     """Return a host storage and the plan of the copy that fills it; None if it is filled."""
     if buffer.raw is not None:
-        return _bytes_storage(buffer.raw.copy(), buffer.host_bytes), None
+        return bytes_storage(buffer.raw.copy(), buffer.host_bytes), None
     if buffer.base is None:
         return torch.UntypedStorage(buffer.host_bytes), None
     tensor = buffer.tensor
@@ -131,7 +131,8 @@ def _to_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, JobPla
     return torch.from_numpy(content).untyped_storage(), to_host_plan(tensor, host)
 
 
-def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
+def bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
+    """Return a host storage with ``content`` and zeros behind it."""
     if content.size < host_bytes:
         content = np.concatenate([content, np.zeros(host_bytes - content.size, np.uint8)])
     return torch.from_numpy(content).untyped_storage()
@@ -207,7 +208,7 @@ def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
     buffer.allocate(usual_base(size, stride, tensor.dtype))
     buffer.raw = None
     if content is not None:
-        write_storage(buffer, _bytes_storage(content, buffer.host_bytes))
+        write_storage(buffer, bytes_storage(content, buffer.host_bytes))
 
 
 def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | None:

@@ -27,7 +27,7 @@ from spyre.torch_backend.tensors.allocation import (
     storage_elements,
     tensor_over,
 )
-from spyre.torch_backend.tensors.copies import host_storage, write_storage
+from spyre.torch_backend.tensors.copies import bytes_storage, host_storage, write_storage
 
 
 def new_storage(size_bytes: int, device: torch.device) -> torch.UntypedStorage:
@@ -149,7 +149,9 @@ def resize_tensor(
         shape = tuple(size) if offset == 0 else (elements,)
         new = allocate_on(buffer.card, shape, contiguous_strides(shape), tensor.dtype)
         if storage.nbytes():
-            _copy_bytes(host_storage(buffer), new)
+            whole = buffer_of(new)
+            held = torch.empty(0, dtype=torch.uint8, device="cpu").set_(host_storage(buffer))
+            write_storage(whole, bytes_storage(held.numpy(), whole.host_bytes))
         storage = new.untyped_storage()
     return set_storage(tensor, storage, offset, size, stride)
 
@@ -174,13 +176,3 @@ def set_storage(
         CPU_KEYS, tensor, storage, offset, list(size), list(stride)
     )
     return tensor
-
-
-def _copy_bytes(source: torch.UntypedStorage, target: torch.Tensor) -> None:
-    """Overwrite ``target``'s storage with the bytes of ``source``, and zeros behind them."""
-    buffer = buffer_of(target)
-    content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source).numpy()
-    target_bytes = np.zeros(buffer.host_bytes, np.uint8)
-    count = min(content.size, target_bytes.size)
-    target_bytes[:count] = content[:count]
-    write_storage(buffer, torch.from_numpy(target_bytes).untyped_storage())

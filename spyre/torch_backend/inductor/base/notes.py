@@ -90,7 +90,8 @@ Text = Callable[[Any], str]
 class PassPrinter:
     """Runs the passes of one graph, and prints the graph before and after each if requested.
 
-    ``text``: of the graph; None prints nothing. One per graph, in one thread.
+    ``text``: of the graph; None prints nothing. ``around``: the printer of the graph whose kernel
+    this prints, with its passes behind those of the graph. One per graph, in one thread.
     """
 
     def __init__(self, text: Text | None, around: PassPrinter | None = None) -> None:
@@ -99,10 +100,6 @@ class PassPrinter:
         self._around = around
         self._place: Path | None = None
         self._is_first = True
-
-    def of_kernel(self, text: Text) -> PassPrinter:
-        """A printer of the passes of one of the graph's kernels, which follow its own."""
-        return PassPrinter(text, self)
 
     def run(self, name: str, change: Callable[[Graph], Graph | None], graph: Graph) -> Graph:
         """Run a pass, which returns another graph, or None if it changes ``graph`` in place.

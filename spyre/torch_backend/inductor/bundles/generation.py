@@ -300,22 +300,20 @@ def _lanes(operation: OperationSpec, number: int) -> int:
 # --- loops written out ---------------------------------------------------------------------------
 
 
-def unroll(kernel: Kernel) -> Kernel:
+def unroll(kernel: Kernel, iteration: Ints = ()) -> Kernel:
     """``kernel`` without loops: one operation per iteration, in execution order, with its address
     in that iteration. UnsupportedError SPY964 for counts that only a launch knows.
+
+    ``iteration``: index of every loop around it.
     """
-    return tuple(_unrolled(kernel, ()))
-
-
-def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp]:
-    """``iteration``: index of every enclosing loop."""
+    ops: list[KernelOp | KernelLoop] = []
     for op in kernel:
-        match op:
-            case KernelLoop():
-                for index in range(integer(op.count, "loop count")):
-                    yield from _unrolled(op.body, (*iteration, index))
-            case KernelOp():
-                yield _at_iteration(op, iteration)
+        if isinstance(op, KernelOp):
+            ops.append(_at_iteration(op, iteration))
+            continue
+        for index in range(integer(op.count, "loop count")):
+            ops += unroll(op.body, (*iteration, index))
+    return ops
 
 
 def _at_iteration(op: KernelOp, iteration: Ints) -> KernelOp:
@@ -337,11 +335,8 @@ def _at_iteration(op: KernelOp, iteration: Ints) -> KernelOp:
 def tensor_name(op: KernelOp, number: int) -> str:
     """The name of a tensor in messages: its number in the operation, and its memory."""
     tensor = op.tensors[number]
-    is_argument = tensor.argument >= 0
-    memory = (
-        f"argument {tensor.argument}" if is_argument else f"{tensor.memory} {tensor.start_bytes}"
-    )
-    return f"tensor {number} ({memory})"
+    memory = f"{tensor.memory} {tensor.start_bytes}"
+    return f"tensor {number} ({memory if tensor.argument < 0 else f'argument {tensor.argument}'})"
 
 
 def inexpressible(op: str, tensor: str, found: str, hint: str = "") -> UnsupportedError:

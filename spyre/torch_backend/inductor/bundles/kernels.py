@@ -314,20 +314,16 @@ class InductorKernel:
 
 
 def _copy_based(tensor: torch.Tensor, base: StorageLayout) -> torch.Tensor:
-    copied = _empty_based(tensor, base)
+    size, stride = tuple(tensor.size()), tuple(tensor.stride())
+    is_default = base == default_base(size, stride, base.dtype)
+    layout = None if is_default else base.layout
+    copied = allocate(size, stride, tensor.dtype, tensor.device.index, layout)
     if not overlaps_itself(tensor):
         return copied.copy_(tensor)
     # an element that has several indices can be written under one of them only
     span = (storage_elements(tensor.size(), tensor.stride()),)
     copied.as_strided(span, (1,)).copy_(tensor.as_strided(span, (1,)))
     return copied
-
-
-def _empty_based(like: torch.Tensor, base: StorageLayout) -> torch.Tensor:
-    size, stride = tuple(like.size()), tuple(like.stride())
-    is_default = base == default_base(size, stride, base.dtype)
-    layout = None if is_default else base.layout
-    return allocate(size, stride, like.dtype, like.device.index, layout)
 
 
 class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]

@@ -11,8 +11,9 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import Any
 
 import sympy
@@ -85,7 +86,6 @@ class LoopSpec:
 
 Spec = OpSpec | LoopSpec
 INDENT = "    "
-Lines = Iterator[str]
 
 
 def to_op_specs(kernel: Kernel) -> tuple[Spec, ...]:
@@ -210,7 +210,7 @@ def operations_of(specs: Sequence[Spec]) -> Iterator[OpSpec]:
 
 def spec_text(specs: Sequence[Spec]) -> str:
     """``specs`` as a Python list expression, without keywords that have their default."""
-    return "\n".join(_block("[", map(_spec_lines, specs), "]"))
+    return _block("[", map(_spec, specs), "]")
 
 
 def expression_text(expression: Any) -> str:
@@ -220,67 +220,44 @@ def expression_text(expression: Any) -> str:
     return f"sympify({str(plain_expression(expression))!r})"
 
 
-def _block(head: str, entries: Iterator[Lines], tail: str) -> Lines:
-    yield head
-    for entry in entries:
-        *lines, last = entry
-        yield from (f"{INDENT}{line}" for line in lines)
-        yield f"{INDENT}{last},"
-    yield tail
+def _block(head: str, entries: Iterable[str], tail: str) -> str:
+    return "\n".join([head, *(f"{indent(entry, INDENT)}," for entry in entries), tail])
 
 
-def _keywords(name: str, entries: Sequence[Lines]) -> Lines:
-    return _block(f"{name}(", iter(entries), ")")
-
-
-def _line(text: str) -> Lines:
-    yield text
-
-
-def _spec_lines(spec: Spec) -> Lines:
-    match spec:
-        case LoopSpec():
-            count = _line(f"count={expression_text(spec.count)}")
-            return _keywords(
-                "LoopSpec", [count, _block("body=[", map(_spec_lines, spec.body), "]")]
-            )
-        case OpSpec():
-            return _op_lines(spec)
-
-
-def _op_lines(spec: OpSpec) -> Lines:
+def _spec(spec: Spec) -> str:
+    if isinstance(spec, LoopSpec):
+        body = _block("body=[", map(_spec, spec.body), "]")
+        return _block("LoopSpec(", [f"count={expression_text(spec.count)}", body], ")")
     space = (
-        _line(f"{expression_text(symbol)}: ({expression_text(extent)}, {cores})")
+        f"{expression_text(symbol)}: ({expression_text(extent)}, {cores})"
         for symbol, (extent, cores) in spec.iteration_space.items()
     )
     entries = [
-        _line(f"op={spec.op!r}"),
-        _line(f"is_reduction={bool(spec.is_reduction)}"),
+        f"op={spec.op!r}",
+        f"is_reduction={bool(spec.is_reduction)}",
         _block("iteration_space={", space, "}"),
-        _line(f"op_info={dict(spec.op_info)!r}"),
+        f"op_info={dict(spec.op_info)!r}",
     ]
     if spec.tiled_symbols:
-        tiled = ", ".join(map(expression_text, spec.tiled_symbols))
-        entries.append(_line(f"tiled_symbols=[{tiled}]"))
-    entries.append(_block("args=[", map(_arg_lines, spec.args), "]"))
-    return _keywords("OpSpec", entries)
+        entries.append(f"tiled_symbols=[{', '.join(map(expression_text, spec.tiled_symbols))}]")
+    entries.append(_block("args=[", map(_arg, spec.args), "]"))
+    return _block("OpSpec(", entries, ")")
 
 
-def _arg_lines(arg: TensorArg) -> Lines:
-    coordinates = (_line(expression_text(e)) for e in arg.device_coordinates)
+def _arg(arg: TensorArg) -> str:
     allocation = {kind: int(number) for kind, number in arg.allocation.items()}
     entries = [
-        _line(f"is_input={bool(arg.is_input)}, arg_index={arg.arg_index}"),
-        _line(f"device_dtype=DataFormats.{arg.device_dtype}"),
-        _line(f"device_size={_numbers(arg.device_size)}"),
-        _block("device_coordinates=[", coordinates, "]"),
-        _line(f"allocation={allocation!r}"),
+        f"is_input={bool(arg.is_input)}, arg_index={arg.arg_index}",
+        f"device_dtype=DataFormats.{arg.device_dtype}",
+        f"device_size={_numbers(arg.device_size)}",
+        _block("device_coordinates=[", map(expression_text, arg.device_coordinates), "]"),
+        f"allocation={allocation!r}",
     ]
     if arg.per_tile_fixed:
-        entries.append(_line("per_tile_fixed=True"))
+        entries.append("per_tile_fixed=True")
     if arg.within:
-        entries.append(_line(f"within={_numbers(arg.within)}"))
-    return _keywords("TensorArg", entries)
+        entries.append(f"within={_numbers(arg.within)}")
+    return _block("TensorArg(", entries, ")")
 
 
 def _numbers(numbers: Sequence[Any]) -> str:

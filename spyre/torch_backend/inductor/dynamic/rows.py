@@ -12,7 +12,7 @@ only on the same row of the operands: such rows may be computed in groups of any
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -71,9 +71,8 @@ class RowTile:
 _collection: ContextVar[list[RowTile] | None] = ContextVar("collection", default=None)
 
 
-def collecting() -> list[RowTile] | None:
-    """The collection of this thread's kernels, or None."""
-    return _collection.get()
+collecting: Callable[[], list[RowTile] | None] = _collection.get
+"""The collection of this thread's kernels, or None."""
 
 
 @contextmanager

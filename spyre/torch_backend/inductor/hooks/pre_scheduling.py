@@ -37,6 +37,7 @@ LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_
 """Change the graph in place; `restickify` chooses lanes and final layouts and inserts copies."""
 PASSES_DONE = "spyre_passes_done"
 PRINTER = "spyre_printer"
+"""Attributes of a graph: whether its passes have run, and their printer."""
 
 
 class KnownInput(NamedTuple):
@@ -86,11 +87,6 @@ def name_of_input(graph_input: str) -> str:
     """The parameter name of a graph input in the compiled function, or ""."""
     known = _inputs.get().get(graph_input)
     return "" if known is None else known.name
-
-
-def printer_of(graph: Any) -> PassPrinter | None:
-    """The printer of a graph's passes; None before the first pass."""
-    return getattr(graph, PRINTER, None)
 
 
 def pre_scheduling(graph: Any) -> None:

@@ -42,7 +42,7 @@ from spyre.torch_backend.inductor.base.settings import cache_key, settings
 from spyre.torch_backend.inductor.base.sources import NO_CALL, aten_op_of, kernel_call, tags_of
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
 from spyre.torch_backend.inductor.dynamic.rows import RowTile, collecting
-from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
+from spyre.torch_backend.inductor.hooks.pre_scheduling import PRINTER, name_of_input
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
 from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import body_of
@@ -257,7 +257,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         kernel = _propagated_kernel(leaves) or _kernel_of(leaves)
         internal = {leaf.node.get_name() for leaf in leaves} - set(_read_outside(leaves))
         V.graph.removed_buffers |= internal
-        finished = kernel.finished(printer_of(V.graph))
+        finished = kernel.finished(getattr(V.graph, PRINTER, None))
         name = self._define(leaves, finished)
         if (collected := collecting()) is not None:
             _collect(collected, name, leaves, kernel, finished)

@@ -140,19 +140,18 @@ def loop_path(operation: Any) -> LoopPath:
     return LoopPath(numbers, tuple(operation.loop_count), dims, unit_tile_dims, core_counts)
 
 
-def looped(ops: Sequence[KernelOp], paths: Sequence[LoopPath]) -> tuple[KernelItem, ...]:
-    """``ops``, one per path, inside their loops; neighbours with the same number share a loop."""
-    return _nested(list(zip(ops, paths, strict=True)), 0)
-
-
-def _nested(pairs: Sequence[tuple[KernelOp, LoopPath]], depth: int) -> tuple[KernelItem, ...]:
+def looped(
+    ops: Sequence[KernelOp], paths: Sequence[LoopPath], depth: int = 0
+) -> tuple[KernelItem, ...]:
+    """``ops``, one per path, inside their loops from ``depth`` on; neighbours with the same number
+    share a loop.
+    """
     nested: list[KernelItem] = []
+    pairs = zip(ops, paths, strict=True)
     for key, run in groupby(pairs, lambda pair: pair[1].numbers[depth : depth + 1]):
-        members = list(run)
-        if key:
-            nested.append(KernelLoop(members[0][1].counts[depth], _nested(members, depth + 1)))
-        else:
-            nested += [op for op, _ in members]
+        members, around = zip(*run, strict=True)
+        body = looped(members, around, depth + 1) if key else members
+        nested += [KernelLoop(around[0].counts[depth], body)] if key else body
     return tuple(nested)
 
 
@@ -459,7 +458,7 @@ def planned_kernel(
     chosen, notes = settings(), dict[str, str]()
     is_logged = printer is not None and logger.isEnabledFor(logging.INFO)
     is_noted = is_logged or wants_notes()
-    shown = PassPrinter(None) if printer is None else printer.of_kernel(_text)
+    shown = PassPrinter(None) if printer is None else PassPrinter(_text, printer)
     for change in OPERATION_PASSES:
         operations = shown.run(change.__name__, change, operations)
     undivided = _undivided(operations, whole, chosen.core_id_k_fast_emission)

@@ -121,8 +121,6 @@ def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
     Indices must be affine in tiled variables, which must not be used as values; tiles must not cut
     sticks; results of the same loop must be read within the same tile.
     """
-    if not groups:
-        return
     loops = loops_of(groups)
     by_name = {op.get_name(): op for op in operations if is_loop_operation(op)}
     makers = _makers(by_name, loops)
@@ -423,8 +421,6 @@ def insert_tiling_propagation(
     the same loop body read tiles, unless they move along a dim that the writer holds in full. A
     result that no loop of its group tiles has its full size anyway.
     """
-    if not groups:
-        return
     loops = loops_of(groups)
     new = [op for op in operations if is_loop_operation(op) and op.get_name() not in untiled]
     accesses = {**untiled, **{op.get_name(): accesses_of(op) for op in new}}

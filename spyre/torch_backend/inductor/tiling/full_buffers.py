@@ -155,12 +155,6 @@ def keep_indices(operation: Any) -> None:
     operation.make_indexer = lambda: indexer
 
 
-def splits_reduction(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> bool:
-    """Return True if a loop splits a reduced dim of the operation."""
-    rank = len(operation.data.get_pointwise_size())
-    return any(dim >= rank for entry in tiled_dims for dim in entry)
-
-
 def insert_accumulators(
     operations: list[Any], groups: Sequence[TileGroup], full_sizes: dict[str, list[Any]]
 ) -> list[TileGroup]:
@@ -174,7 +168,8 @@ def insert_accumulators(
     for group in groups:
         joined = list(group.operations)
         for op in group.operations:
-            if splits_reduction(op, op.loop_tiled_dims):
+            rank = len(op.data.get_pointwise_size())
+            if any(dim >= rank for entry in op.loop_tiled_dims for dim in entry):
                 combine = _accumulate(op, full_sizes[op.get_name()], operations, groups)
                 joined.insert(joined.index(op) + 1, combine)
         groups_made.append(replace(group, operations=tuple(joined)))

@@ -226,11 +226,6 @@ def _hints(scope: HintScope, names: Sequence[str | None]) -> Iterator[DimHint]:
             yield DimHint(scope.number, kind, name, number, _index(names, name))
 
 
-def is_hinted(operation: Any) -> bool:
-    """Return True if a hint requests a loop around the operation."""
-    return bool(_tile_hints(operation))
-
-
 _HintedLoops = tuple[tuple[int, tuple[TileLevel, ...]], ...]
 """Per hint block around an operation: its number, and its loops."""
 
@@ -256,7 +251,7 @@ def hints_to_coarse_tile_groups(operations: Sequence[Any]) -> list[TileGroup]:
 
 def _warn_of_programs(operations: Sequence[Any]) -> None:
     """Give one warning per device program that hints request to tile."""
-    hinted = (program_of(op) for op in operations if _tile_hints(op))
+    hinted = (program_of(op) for op in operations if tile_hints(op))
     for program in dict.fromkeys(program for program in hinted if program is not None):
         warn_user(
             f"spyre_hint: {program.name} is several operations, which depend on its operands' "
@@ -265,7 +260,8 @@ def _warn_of_programs(operations: Sequence[Any]) -> None:
         )
 
 
-def _tile_hints(operation: Any) -> list[DimHint]:
+def tile_hints(operation: Any) -> list[DimHint]:
+    """Return the hints that request loops around the operation."""
     return [h for h in getattr(operation, "dim_hints", ()) if h.kind == "slices"]
 
 
@@ -283,7 +279,7 @@ def shares_of(operation: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _loops_of(operation: Any) -> _HintedLoops:
-    hints = [] if program_of(operation) is not None else _tile_hints(operation)
+    hints = [] if program_of(operation) is not None else tile_hints(operation)
     return tuple(
         (scope, tuple(TileLevel(h.number, h.name) for h in entries))
         for scope, entries in itertools.groupby(hints, key=lambda h: h.scope)

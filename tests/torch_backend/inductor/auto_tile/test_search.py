@@ -7,12 +7,8 @@ from math import inf
 
 from hypothesis import given, strategies as st
 
-from spyre.torch_backend.inductor.auto_tile import RISES, Outcome, best_levels, best_of, counts_of
-
-
-def test_counts_are_divisors():
-    assert counts_of(12) == [2, 3, 4, 6, 12]
-    assert counts_of(1) == []
+from spyre.hw.cost import divisors
+from spyre.torch_backend.inductor.auto_tile import RISES, Outcome, best_levels, best_of
 
 
 def trial(cost, tried):
@@ -40,7 +36,7 @@ def test_the_best_count_of_one_dim(bytes_of_tile, per_run, extents):
 
     tried = []
     found = best_of(best_levels({"a": extents}, trial(cost, tried)))
-    best = min(cost({"a": n})[0] for n in (1, *counts_of(extents)))
+    best = min(cost({"a": n})[0] for n in (1, *divisors(extents)[1:]))
     assert found.time_ns <= 1.05 * best
     assert len(set(tried)) == len(tried)
 
@@ -52,7 +48,7 @@ def test_two_loops_where_one_does_not_do():
         return spilled + 0.01 * (64 // rows) * (64 // columns), spilled
 
     found = best_of(best_levels({"a": 64, "b": 64}, trial(cost, [])))
-    best = min(cost({"a": a, "b": b})[0] for a, b in product((1, *counts_of(64)), repeat=2))
+    best = min(cost({"a": a, "b": b})[0] for a, b in product((1, *divisors(64)[1:]), repeat=2))
     assert found.time_ns == best
     assert len(found.levels) == 2
 
@@ -68,7 +64,7 @@ def test_dims_that_cannot_be_are_left_at_once():
     best_levels({"a": 64}, trial(lambda c: "SPY977 reads" if c else 1.0, tried))
     assert len(tried) == 2
     best_levels({"a": 64}, trial(lambda c: "SPY973 cuts" if c else 1.0, tried))
-    assert len(tried) == 2 + 1 + len(counts_of(64))
+    assert len(tried) == 2 + 1 + len(divisors(64)[1:])
 
 
 def test_what_cannot_be_whole_is_not_searched():
