@@ -261,8 +261,7 @@ def eager_kernels() -> str:
     rows = []
     for module in MODULES:
         what = (module.__doc__ or "").partition("\n")[0].rstrip(".")
-        full = [*(name for name, *_ in module.KERNELS), *getattr(module, "PROMOTIONS", ())]
-        names = sorted({name.partition(".")[0] for name in full})
+        names = sorted({name.partition(".")[0] for name, *_ in module.KERNELS})
         rows.append((what, " ".join(map(_code, names))))
     return table(("what", "operations, all their overloads"), rows)
 

@@ -18,7 +18,7 @@ from spyre.frontend.tensors import on_card, record_of
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import is_parted, transfer_geometry
 from spyre.runtime.flex import JobPlan, bytes_to_device, to_device_plan, to_host_plan
-from spyre.torch_backend.compat import TO_CARD, TO_HOST, in_range, is_dense
+from spyre.torch_backend.compat import TO_CARD, TO_HOST, is_dense, profiled
 from spyre.torch_backend.device import NAMES
 from spyre.torch_backend.tensors import buffer_of, host_tensor
 
@@ -80,12 +80,13 @@ def copy_tensor(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = Fals
     On the current stream of the card; waits unless ``non_blocking``. RuntimeError for a pair of
     formats without a conversion.
     """
-    ways = {("cpu", "spyre"): _to_card, ("spyre", "cpu"): _to_host}
-    way = ways.get((self.device.type, dst.device.type))
+    ways = {("cpu", "spyre"): (_to_card, TO_CARD), ("spyre", "cpu"): (_to_host, TO_HOST)}
+    way, name = ways.get((self.device.type, dst.device.type), (None, ""))
     if way is None:
         raise RuntimeError(f"Unsupported copy types: src on {self.device} dst on {dst.device}")
     if dst.numel():
-        way(self, dst, non_blocking)
+        with profiled(name):
+            way(self, dst, non_blocking)
     return dst
 
 
@@ -102,7 +103,6 @@ def _check_pair(cpu: torch.Tensor, card: torch.Tensor, to_card: bool) -> None:
         )
 
 
-@in_range(TO_CARD)
 def _to_card(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> None:
     _check_pair(source, dst, to_card=True)
     source = source.detach().resolve_conj().resolve_neg().expand(dst.size())
@@ -144,7 +144,6 @@ def _enqueue(plan: JobPlan, tensor: torch.Tensor, non_blocking: bool) -> None:
         stream.synchronize()
 
 
-@in_range(TO_HOST)
 def _to_host(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> None:
     _check_pair(dst, source, to_card=False)
     record = record_of(source)

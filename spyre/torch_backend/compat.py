@@ -17,14 +17,11 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd import forward_ad as _forward_ad, profiler as _profiler
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 PRIVATE_USE_1 = 20
 """c10::DeviceType::PrivateUse1."""
@@ -253,22 +250,6 @@ def profiled(name: str) -> AbstractContextManager[Any]:
         profiler_range: AbstractContextManager[Any] = ProfilerRange(name)
         return profiler_range
     return _NO_RANGE
-
-
-def in_range(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """The function with a range around every call."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not profiler_is_on():
-                return function(*args, **kwargs)
-            with ProfilerRange(name):
-                return function(*args, **kwargs)
-
-        return call
-
-    return decorate
 
 
 # --- functions of torch without a hook ----------------------------------------------------------

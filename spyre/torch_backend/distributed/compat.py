@@ -279,19 +279,18 @@ def make_reducer(original: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
     if module.device_type != "spyre":
         return original(module, *args, **kwargs)
     if module.find_unused_parameters:
-        _let_gloo_reduce_map(module.process_group)
+        return set_static_graph(original, module, *args, **kwargs)
     with used_map_on_host():
         return original(module, *args, **kwargs)
 
 
-def set_static_graph(original: Any, module: Any) -> None:
-    """Like `make_reducer`, because the map is created again."""
+def set_static_graph(original: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Like `make_reducer` with a map that is reduced: the map is created again."""
     if module.device_type != "spyre":
-        original(module)
-        return
+        return original(module, *args, **kwargs)
     _let_gloo_reduce_map(module.process_group)
     with used_map_on_host():
-        original(module)
+        return original(module, *args, **kwargs)
 
 
 # --- random DTensors ------------------------------------------------------------------------------

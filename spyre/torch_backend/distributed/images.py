@@ -114,19 +114,12 @@ def _axis_of_first_dim(whole: SpyreTensorLayout, part: SpyreTensorLayout, count:
     """Return the device axis along which ``count`` parts form the whole; None if others differ."""
     pairs = list(zip(whole.device_size, part.device_size, strict=True))
     differing = [axis for axis, (large, small) in enumerate(pairs) if large != small]
-    if (
-        len(differing) != 1
-        or whole.device_size[differing[0]] != count * part.device_size[differing[0]]
-    ):
+    if len(differing) != 1 or pairs[differing[0]][0] != count * pairs[differing[0]][1]:
         return None
     # the parts of a single row of elements do not share sticks if they end with a stick
-    lanes = whole.device_size[-1]
-    alone = len(whole.device_size) == 2
-    return (
-        differing[0]
-        if not alone or part.device_size[0] * lanes * count == prod(whole.device_size)
-        else None
-    )
+    if len(pairs) == 2 and part.device_size[0] * count != whole.device_size[0]:
+        return None
+    return differing[0]
 
 
 def codes(tensor: torch.Tensor) -> Bytes:
@@ -158,11 +151,9 @@ def put_codes(tensor: torch.Tensor, content: Bytes) -> None:
     buffer = buffer_of(tensor)
     if buffer.base is None:
         lay_out_for(buffer, tensor)
-    target = (
-        tensor
-        if _is_plain(tensor, buffer)
-        else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    )
+    target = tensor
+    if not _is_plain(tensor, buffer):
+        target = torch.empty_like(tensor, memory_format=torch.contiguous_format)
     target_buffer = buffer_of(target)
     raw = raw_tensor(target_buffer)
     like = host_like(raw)

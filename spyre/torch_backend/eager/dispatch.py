@@ -197,6 +197,8 @@ def _has_dtype(tensor: Any, dtypes: Collection[object]) -> bool:
 
 ARITHMETIC = Conditions(dtypes={"inputs": OPERANDS, "results": FLOATS})
 """Operands of the vector unit, and floating results."""
+PROMOTION = Conditions(dtypes={"inputs": (*OPERANDS, *INTEGERS), "results": FLOATS})
+"""Integers too, which the program converts."""
 REDUCTION = Conditions(dtypes={"self": OPERANDS, "results": FLOATS}, nonempty=("self",))
 
 
@@ -223,7 +225,6 @@ class EagerOperation:
     """An aten operator with its kernels, in the order they are tried.
 
     ``overload``: the operator to run on the CPU; None if the CPU has no kernel either.
-    ``promoted``: converts integer arguments to floats where torch promotes them, or returns None.
     ``overlaps``: returns True if the call writes to overlapping memory in a way that only the CPU
     defines; raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
     ``is_checked``: whether the CPU would take the arguments is found out first. ``numbers_decide``:
@@ -234,7 +235,6 @@ class EagerOperation:
     overload: Any
     kernels: Sequence[tuple[Kernel, Conditions | None]]
     signature: Signature
-    promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
     is_one_launch: bool = False
     is_checked: bool = False
@@ -342,9 +342,6 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
         error.add_note(f"in aten::{operation.name} on spyre")
         raise
     else:
-        promoted = operation.promoted(*args, **kwargs) if operation.promoted else None
-        if promoted is not None:
-            return _call(operation, *promoted, **kwargs)
         if current_recorder() is not None:
             raise LoweringError(f"{operation.name} of operands the cores do not take")
     return _on_cpu(operation, *args, **kwargs)

@@ -17,8 +17,10 @@ from spyre.torch_backend.eager.dispatch import (
     COMPUTED,
     CONVERTED,
     FLOATS,
+    INTEGERS,
     NUMBER,
     OPERANDS,
+    PROMOTION,
     Arguments,
     Conditions,
     NewResult,
@@ -89,6 +91,8 @@ def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
 
 def _truncated_quotient(builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """a / b of float32 without its fraction, rounded to ``dtype`` after that."""
+    # integers are rounded to the result's dtype before
+    a, b = (builder.convert(v, dtype) if v.dtype in ("int32", "int64") else v for v in (a, b))
     dividend, divisor = terms_of(builder, "float32", a, b)
     return _truncated(dividend / divisor).convert(dtype).value
 
@@ -292,7 +296,10 @@ CLAMPS = tuple(
     for kind in ("out", "Tensor_out")
 )
 
-_COMPARISON = Conditions(dtypes={"inputs": OPERANDS, "out": BOOL}, promotes_to=COMPUTED)
+_COMPARISON = Conditions(
+    dtypes={"inputs": (*OPERANDS, *INTEGERS), "out": BOOL}, promotes_to=COMPUTED
+)
+_PROMOTED = ("exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh")
 _CLAMP = Conditions(dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS})
 # DL16 has one code for NaN and infinities
 _NAN_TO_NUM = Conditions(dtypes={"self": (torch.float32,), "out": FLOATS})
@@ -304,8 +311,11 @@ _ANY_POWER = Conditions(
 )
 
 KERNELS = (
-    *((f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
-    *((f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
+    *(
+        (f"{n}.out", partial(unary, n, f, ()), PROMOTION if n in _PROMOTED else ARITHMETIC)
+        for n, f in _UNARY.items()
+    ),
+    *((f"{n}.out", partial(binary, n, f), PROMOTION) for n, f in _BINARY.items()),
     *(
         (full, partial(comparison, full, partial(compared, op)), _COMPARISON)
         for name, op in _COMPARISONS.items()
@@ -319,7 +329,7 @@ KERNELS = (
     ),
     ("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
     # floors need exact remainders
-    ("div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})),
+    ("div.out_mode", _quotient, replace(PROMOTION, values={"rounding_mode": (None, "trunc")})),
     ("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
     *((f"pow.{kind}_out", _any_power, _ANY_POWER) for kind in _POWERS),
     ("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),

@@ -17,7 +17,6 @@ import torch
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     BOOL,
-    FLOATS,
     INTEGERS,
     Arguments,
     Conditions,
@@ -47,17 +46,14 @@ from spyre.torch_backend.program import (
 )
 
 
-def _word(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
-    return builder.pointwise(name, a, b)
+def _word(name: str, is_exact: bool, builder: Lowering, a: Value, b: Value | int) -> Value:
+    """An operation, which if ``is_exact`` raises SPY901 if an int64 result exceeds 32 bits."""
+    limits = range_constants(name, a.dtype) if is_exact else None
+    return builder.pointwise(name, a, b, constants=limits)
 
 
-def _exact(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
-    """Add an operation that raises SPY901 if an int64 result exceeds 32 bits."""
-    return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
-
-
-add, mul = partial(_word, "addi32toi32"), partial(_word, "muli32toi32")
-exact_add, exact_mul = partial(_exact, "addi32toi32"), partial(_exact, "muli32toi32")
+add, exact_add = (partial(_word, "addi32toi32", is_exact) for is_exact in (False, True))
+mul, exact_mul = (partial(_word, "muli32toi32", is_exact) for is_exact in (False, True))
 
 
 def sub(builder: Lowering, a: Value, b: Value | int) -> Value:
@@ -297,26 +293,6 @@ def _sum(args: Arguments) -> torch.Tensor:
     return over_dims("int sum", partial(folded, exact_add), args)
 
 
-# --- promotion: functions of floats that also accept integers -------------------------------------
-
-
-def _as_floats(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """``args`` with the integer tensors on the card as ``dtype``; None if there are none, or it is
-    no float.
-    """
-    is_word = [
-        isinstance(v, torch.Tensor) and v.dtype in INTEGERS and v.device.type == "spyre"
-        for v in args
-    ]
-    if dtype not in FLOATS or not any(is_word):
-        return None
-    return tuple(v.to(dtype) if word else v for v, word in zip(args, is_word, strict=True))
-
-
-def _promoted_to_out(*args: Any, out: torch.Tensor, **_: Any) -> tuple[Any, ...] | None:
-    return _as_floats(out.dtype, args)
-
-
 MOST_COMPARISONS = 1 << 22
 """Elements times bins that the cores compare; beyond, the host counts."""
 
@@ -390,15 +366,6 @@ _COMPARISONS = {
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
     for kind in ("Tensor_out", "Scalar_out")
 }
-_FLOAT_FUNCTIONS = ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh")
-
-PROMOTIONS = {
-    **{f"{name}.out": _promoted_to_out for name in (*_BINARY, *_FLOAT_FUNCTIONS)},
-    **dict.fromkeys(_COMPARISONS, lambda a, b, *, out: _as_floats(torch.result_type(a, b), (a, b))),
-    "div.out_mode": _promoted_to_out,
-}
-"""`EagerOperation.promoted` by aten name."""
-
 _ARITHMETIC = Conditions(dtypes={"out": INTEGERS}, check=_has_integers)
 _COMPARISON = Conditions(dtypes={"out": BOOL}, promotes_to=INTEGERS, check=_has_integers)
 _CLAMP = Conditions(

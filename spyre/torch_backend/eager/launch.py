@@ -16,7 +16,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
-from spyre.torch_backend.compat import TO_CARD, in_range
+from spyre.torch_backend.compat import TO_CARD, profiled
 from spyre.torch_backend.device import different_devices, name_of
 from spyre.torch_backend.eager.compile import (
     CachedCall,
@@ -378,7 +378,6 @@ def number_on_card(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
     return _scalars.get_or_make(key, lambda: _upload_scalar(card, number, dtype))
 
 
-@in_range(TO_CARD)
 def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
     """Through a copy as any other, so that it has the number mode's format."""
     stored = find_stored_format(device_format(dtype))
@@ -391,7 +390,8 @@ def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
     values = np.full(lanes, number, np.float16 if is_largest else kind)
     host = HostTensor.from_array(f"{number:g}", values)
     stream = card.default_stream
-    stream.wait_for(stream.copy(to_device_plan(host, buffer.tensor), [buffer.memory]))
+    with profiled(TO_CARD):
+        stream.wait_for(stream.copy(to_device_plan(host, buffer.tensor), [buffer.memory]))
     return buffer
 
 

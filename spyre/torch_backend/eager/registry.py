@@ -103,7 +103,6 @@ PLAIN: dict[str, Conditions] = {
 """Conditions that ATen checks before it calls the ``out`` variants, by functional variant."""
 
 
-@cache
 def kernels_by_name() -> dict[str, list[tuple[Kernel, Conditions | None]]]:
     """The kernels of every operator and their conditions, in the order they are tried."""
     kernels: dict[str, list[tuple[Kernel, Conditions | None]]] = {}
@@ -124,7 +123,6 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
             overload,
             kernels,
             signature_of(name),
-            integers.PROMOTIONS.get(name),
             _overlap_check(name, overload),
             name in ONE_LAUNCH,
             _is_checked(overload) and name not in CHECKED_BY_CONDITIONS,

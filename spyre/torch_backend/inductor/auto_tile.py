@@ -53,7 +53,7 @@ from spyre.torch_backend.inductor.tiling.accesses import (
 )
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.full_buffers import FullBuffer
-from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel, tile_hints
+from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel, is_hinted
 from spyre.torch_backend.program import LoweringError
 
 # --- candidates -----------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _longest(operations: Sequence[Any], dims: Mapping[str, Dims], name: str) -> 
     begin = 0
     for position, op in enumerate(operations):
         dim = dims.get(op.get_name(), {}).get(name)
-        if dim is None or not is_loop_operation(op) or tile_hints(op):
+        if dim is None or not is_loop_operation(op) or is_hinted(op):
             yield from _unless_empty(begin, position)
             begin = position + 1
         elif dim[1]:

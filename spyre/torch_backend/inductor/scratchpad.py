@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import TYPE_CHECKING
 
 from spyre.errors import DeviceOutOfMemory
@@ -150,16 +152,6 @@ class CoreView:
         return f"[{', '.join(dims)}] on {self.cores} cores"
 
 
-def core_strides(op: KernelOp) -> dict[int, int]:
-    """Return, per dim, the distance in core numbers between consecutive slices."""
-    strides: dict[int, int] = {}
-    cores = 1
-    for dim in op.core_order:
-        strides[dim] = cores
-        cores *= op.splits[dim]
-    return strides
-
-
 def core_view(op: KernelOp, number: int) -> CoreView | str:
     """Return how tensor ``number`` is divided over the cores, or why LX cannot hold it.
 
@@ -168,7 +160,9 @@ def core_view(op: KernelOp, number: int) -> CoreView | str:
     device_dims = op.device_dims[number]
     if (why := _cut_stick(op, number, device_dims)) is not None:
         return why
-    strides = core_strides(op)
+    # per dim, the distance in core numbers between consecutive slices
+    steps = accumulate((op.splits[dim] for dim in op.core_order), mul, initial=1)
+    strides = dict(zip(op.core_order, steps, strict=False))
     shares: list[_Share] = []
     for dim in device_dims:
         share = _share(op, number, dim, strides)
@@ -176,8 +170,8 @@ def core_view(op: KernelOp, number: int) -> CoreView | str:
             return share
         shares.append(share)
     divided = _merged(share for share in shares if share[:2] != (1, 1))
-    extents, splits, steps = zip(*divided, strict=True) if divided else ((), (), ())
-    return CoreView(extents, splits, steps, prod(op.splits))
+    extents, splits, distances = zip(*divided, strict=True) if divided else ((), (), ())
+    return CoreView(extents, splits, distances, prod(op.splits))
 
 
 _Share = tuple[int, int, int]
@@ -389,9 +383,11 @@ def plan_scratchpad(
     why = refusals(accesses)
     eligible = {name: uses for name, uses in accesses.items() if why[name] is None}
     parents = in_place_parents(eligible, loops)
+    views = {name: core_view(uses[0].op, uses[0].number) for name, uses in eligible.items()}
     buffers = tuple(
-        LiveBuffer(name, _bytes_per_core(uses[0]), *live_range(uses, loops), parents.get(name))
-        for name, uses in eligible.items()
+        LiveBuffer(name, view.size_bytes, *live_range(eligible[name], loops), parents.get(name))
+        for name, view in views.items()
+        if isinstance(view, CoreView)  # as `_has_no_core_view` makes sure
     )
     refused = {name: text for name, text in why.items() if text is not None}
     offsets: Offsets = pack(buffers, capacity_bytes)
@@ -462,12 +458,6 @@ def plan_timer(kernel: Kernel, machine: MachineSpec) -> Callable[[Offsets], floa
     return plan_ns
 
 
-def _bytes_per_core(access: BufferAccess) -> int:
-    view = core_view(access.op, access.number)
-    assert isinstance(view, CoreView)
-    return view.size_bytes
-
-
 def pool_offsets(kernel: Kernel) -> dict[str, int]:
     """Return the offset in the pool, in bytes, of each buffer that is made in the kernel and not
     placed in LX. DeviceOutOfMemory SPY987 beyond one segment.
@@ -483,20 +473,18 @@ def pool_offsets(kernel: Kernel) -> dict[str, int]:
 
 def pack_pool(buffers: Sequence[LiveBuffer[str]]) -> dict[str, int]:
     """Return the offset of every buffer; DeviceOutOfMemory SPY987 if one does not fit."""
-    offsets: dict[str, int] = {}
-    for name, offset in pack(buffers, REGION_BYTES).items():
-        if offset is None:
-            raise _overflow(name, buffers)
-        offsets[name] = offset
-    return offsets
+    offsets = pack(buffers, REGION_BYTES)
+    for buffer in buffers:
+        if offsets[buffer.name] is None:
+            raise _overflow(buffer, buffers)
+    return {name: offset for name, offset in offsets.items() if offset is not None}
 
 
-def _overflow(name: str, buffers: Sequence[LiveBuffer[str]]) -> DeviceOutOfMemory:
-    buffer = next(b for b in buffers if b.name == name)
+def _overflow(buffer: LiveBuffer[str], buffers: Sequence[LiveBuffer[str]]) -> DeviceOutOfMemory:
     others = sum(b.size_bytes for b in buffers if b.start <= buffer.start < b.end and b != buffer)
     return DeviceOutOfMemory(
         "SPY987",
-        f"{name} does not fit into the pool of intermediate results",
+        f"{buffer.name} does not fit into the pool of intermediate results",
         expected=f"at most {REGION_BYTES} bytes alive at operation {buffer.start}",
         found=f"{buffer.size_bytes} bytes besides {others} of others",
         hint="use smaller batches, or tile the kernel",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,25 +107,20 @@ def shows_programs() -> bool:
 
 
 def show_program(name: str, listing: str, parts: BuiltBundle) -> None:
-    """Log and write a program that is about to be compiled, if the environment enables it.
+    """Log a program that is about to be compiled, and write it to a new directory named after it,
+    if the environment enables that.
 
     ``listing``: its operations, one per line. LaunchError SPY951 if SPYRE_KEEP cannot be written.
     """
     if config.TORCH_DEBUG.is_on:
         log_program(name, listing)
-    directory = config.KEEP.directory
-    if directory is not None:
-        keep_program(directory, name, listing, parts)
-
-
-def keep_program(directory: Path, name: str, listing: str, parts: BuiltBundle) -> Path:
-    """Write a program to a new directory in ``directory``, numbered and named after ``name``."""
+    if (directory := config.KEEP.directory) is None:
+        return
     files = {**parts.extra_files, LISTING_FILE: f"{listing}\n".encode()}
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return write_bundle(
-            replace(parts, extra_files=files), new_numbered_directory(directory, name)
-        )
+        place = new_numbered_directory(directory, name)
+        write_bundle(replace(parts, extra_files=files), place)
     except OSError as error:
         raise LaunchError(
             "SPY951",
@@ -139,18 +134,11 @@ def new_numbered_directory(directory: Path, name: str) -> Path:
     """Create a directory with the next free number; safe for several processes."""
     text = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
     while True:
-        number = max(_numbers(directory), default=0) + 1
+        heads = (entry.name.split("-", 1)[0] for entry in directory.iterdir())
+        number = max((int(head) for head in heads if head.isdecimal()), default=0) + 1
         directory_made = directory / f"{number:04d}-{text}"
         try:
             directory_made.mkdir()
         except FileExistsError:  # another process took the number
             continue
         return directory_made
-
-
-def _numbers(directory: Path) -> Iterator[int]:
-    """Numbers of the existing programs."""
-    for entry in directory.iterdir():
-        head = entry.name.split("-", 1)[0]
-        if head.isdecimal():
-            yield int(head)

@@ -22,7 +22,7 @@ from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import host_like
 from spyre.runtime.flex import to_device_plan, to_host_plan
-from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, neg_view, profiled
+from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, neg_view, profiled
 from spyre.torch_backend.device import DTYPES, PARTS, check_int64, name_of
 from spyre.torch_backend.tensors.allocation import (
     DeviceBuffer,
@@ -162,7 +162,8 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
         lay_out_for(buffer, tensor)
     target = whole_target(buffer, tensor)
     if target is not None:
-        _upload(buffer, target, source, non_blocking)
+        with profiled(TO_CARD):
+            _upload(buffer, target, source, non_blocking)
     else:
         merged, copy = start_host_storage(buffer)
         if copy is not None:  # earlier errors are raised when the tensor is read, not here
@@ -195,7 +196,8 @@ def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
         content, 0, (elements,), (1,)
     )
     view = flat.as_strided(base.shape, base.strides)
-    _upload(buffer, buffer.tensor, view, True)
+    with profiled(TO_CARD):
+        _upload(buffer, buffer.tensor, view, True)
 
 
 def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
@@ -220,7 +222,6 @@ def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | N
     return buffer.tensor if extents == (base.shape, base.strides) else None
 
 
-@in_range(TO_CARD)
 def _upload(
     buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
 ) -> None:

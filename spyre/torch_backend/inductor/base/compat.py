@@ -50,7 +50,6 @@ from torch.fx.experimental.symbolic_shapes import (
     StatefulSymbolicContext,
     free_unbacked_symbols,
 )
-from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves, tree_map
 
 

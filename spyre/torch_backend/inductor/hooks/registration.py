@@ -23,27 +23,8 @@ from spyre.torch_backend import device as cards
 from spyre.torch_backend.compat import storage_key
 from spyre.torch_backend.eager.overlap import refuse_traced_overlap
 from spyre.torch_backend.fallback import overlaps_itself
-from spyre.torch_backend.inductor.base.compat import (
-    CustomGraphPass,
-    DeviceInterface,
-    DeviceOpOverrides,
-    GraphLowering,
-    V,
-    asks_for_symbols,
-    compile_fx_module,
-    dynamo_config,
-    free_unbacked_symbols,
-    inductor_config,
-    ir,
-    joint_graph,
-    lowering,
-    register_backend_for_device,
-    register_device_op_overrides,
-    register_interface_for_device,
-    select_decomp_table,
-    symbols_allowed,
-    tree_leaves,
-)
+from spyre.torch_backend.inductor.base import compat
+from spyre.torch_backend.inductor.base.compat import V
 from spyre.torch_backend.inductor.base.notes import FX_GRAPH, is_observed, note
 from spyre.torch_backend.inductor.base.settings import (
     cache_key,
@@ -80,10 +61,10 @@ from spyre.torch_backend.inductor.tiling.accesses import by_graph_input
 # --- the device for Dynamo and Inductor ----------------------------------------------------------
 
 
-class SpyreInterface(DeviceInterface):  # type: ignore[misc]
+class SpyreInterface(compat.DeviceInterface):  # type: ignore[misc]
     """Dynamo's device interface over the cards of this process."""
 
-    class Worker(DeviceInterface.Worker):  # type: ignore[misc]
+    class Worker(compat.DeviceInterface.Worker):  # type: ignore[misc]
         """Compile workers, which do not use the device."""
 
         set_device = staticmethod(lambda device: None)
@@ -103,7 +84,7 @@ class SpyreInterface(DeviceInterface):  # type: ignore[misc]
     is_bf16_supported = staticmethod(lambda including_emulation=False: True)
 
 
-class SpyreOpOverrides(DeviceOpOverrides):  # type: ignore[misc]
+class SpyreOpOverrides(compat.DeviceOpOverrides):  # type: ignore[misc]
     """Device code in wrappers: none, since kernels find card and stream themselves."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
@@ -133,12 +114,12 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    register_interface_for_device("spyre", SpyreInterface)
-    register_device_op_overrides("spyre", SpyreOpOverrides())
-    register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper)
-    lowering.register_lowering(RUN, type_promotion_kind=None)(lower_run)
+    compat.register_interface_for_device("spyre", SpyreInterface)
+    compat.register_device_op_overrides("spyre", SpyreOpOverrides())
+    compat.register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper)
+    compat.lowering.register_lowering(RUN, type_promotion_kind=None)(lower_run)
     _install_hooks()
-    entry = compile_fx_module()
+    entry = compat.compile_fx_module()
     entry.compile_fx = _compiling(entry)
 
 
@@ -155,7 +136,7 @@ def _compiling(entry: Any) -> Callable[..., Any]:
         fill_elements_once(model)
         inner = named.pop("inner_compile", entry.compile_fx_inner)
         asked = settings().symbolic_sizes
-        symbolic = asks_for_symbols(example_inputs) if asked is None else asked
+        symbolic = compat.asks_for_symbols(example_inputs) if asked is None else asked
         symbolic = symbolic and any(isinstance(v, torch.SymInt) for v in example_inputs)
         if not symbolic and isinstance(model, torch.fx.GraphModule):
             take_sizes(model)
@@ -193,7 +174,7 @@ def _in_context(
     def compiled(model: Any, *args: Any, **named: Any) -> Any:
         inputs = by_graph_input(model, known)
         mark_graph(model, inputs, identity)
-        with inductor_config.patch(chosen), spyre_context(), compiled_with(inputs):
+        with compat.inductor_config.patch(chosen), spyre_context(), compiled_with(inputs):
             return inner(model, *args, **named)
 
     return compiled
@@ -207,9 +188,14 @@ def _symbolic(
     plain = _in_context(inner, known, identity)
 
     def compile_at(module: torch.fx.GraphModule, tensors: Sequence[Any]) -> Any:
-        static = dynamo_config.patch(assume_static_by_default=True)
-        with inductor_config.patch(chosen), static, torch.no_grad(), symbols_allowed(tensors):
-            return compile_fx_module().compile_fx(module, tensors)
+        static = compat.dynamo_config.patch(assume_static_by_default=True)
+        with (
+            compat.inductor_config.patch(chosen),
+            static,
+            torch.no_grad(),
+            compat.symbols_allowed(tensors),
+        ):
+            return compat.compile_fx_module().compile_fx(module, tensors)
 
     @functools.wraps(inner)
     def compiled(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
@@ -248,8 +234,8 @@ def whole_operations() -> dict[Any, Callable[..., Any]]:
     packets = (torch.ops.aten.linspace, torch.ops.aten.logspace)
     in_float64 = {getattr(packet, name) for packet in packets for name in packet.overloads()}
     known = functional_kernels().keys() | decompositions().keys() | in_float64
-    with inductor_config.patch(fallback_random=True):
-        table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
+    with compat.inductor_config.patch(fallback_random=True):
+        table = {op: fn for op, fn in compat.select_decomp_table().items() if op not in known}
     return _Decompositions(table, whole_operations)
 
 
@@ -263,7 +249,7 @@ def take_sizes(model: torch.fx.GraphModule) -> None:
         if not isinstance(value, torch.Tensor) or value.device.type != "spyre":
             continue
         for number in (*value.shape, *value.stride(), value.storage_offset()):
-            if not free_unbacked_symbols(number):
+            if not compat.free_unbacked_symbols(number):
                 int(number)
 
 
@@ -295,7 +281,7 @@ def refuse_native_code() -> None:
     """UnsupportedError SPY996 if Inductor is asked for C++, by AOTInductor or ``cpp_wrapper``:
     bundles are launched from Python.
     """
-    if V.aot_compilation or inductor_config.cpp_wrapper:
+    if V.aot_compilation or compat.inductor_config.cpp_wrapper:
         raise UnsupportedError(
             "SPY996",
             "graphs on spyre are not compiled to native code",
@@ -374,7 +360,7 @@ def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
 
 
 def _memories_of(node: torch.fx.Node) -> set[int]:
-    values = tree_leaves(node.meta.get("example_value"))
+    values = compat.tree_leaves(node.meta.get("example_value"))
     return {storage_key(v) for v in values if getattr(v, "layout", None) is torch.strided}
 
 
@@ -401,7 +387,7 @@ def views_of_arguments(model: Any) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Per result that is a view of an argument: its number, the argument's, and an example."""
     nodes = [*model.graph.nodes] if isinstance(model, torch.fx.GraphModule) else []
     places = [node for node in nodes if node.op == "placeholder"]
-    for k, node in enumerate(tree_leaves(nodes[-1].args) if nodes else ()):
+    for k, node in enumerate(compat.tree_leaves(nodes[-1].args) if nodes else ()):
         holder = _holder_of(node) if isinstance(node, torch.fx.Node) else node
         if holder in places and holder is not node:
             view, whole = _example_of(node), _example_of(holder)
@@ -432,7 +418,7 @@ kept, and Inductor does not fuse, as `SpyreScheduling` makes bundles itself.
 """
 
 
-class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
+class PostGradPasses(compat.CustomGraphPass):  # type: ignore[misc]
     """Passes on FX graphs before lowering."""
 
     def __call__(self, graph: torch.fx.Graph) -> None:
@@ -469,7 +455,7 @@ def spyre_context() -> Iterator[None]:
             "post_grad_custom_post_pass": PostGradPasses(),
             "_post_fusion_custom_pass": PostFusionPasses(),
         }
-        with inductor_config.patch(INDUCTOR_SETTINGS | passes):
+        with compat.inductor_config.patch(INDUCTOR_SETTINGS | passes):
             yield
     finally:
         _in_spyre_context.reset(token)
@@ -481,7 +467,7 @@ def _install_hooks() -> None:
     Patterns of joint graphs are not traced, which would take seconds: ``pattern_matcher`` is off.
     The patches have no effect in threads that compile for other devices.
     """
-    update, run = GraphLowering._update_scheduler, GraphLowering.run
+    update, run = compat.GraphLowering._update_scheduler, compat.GraphLowering.run
 
     def passes_first(graph: Any) -> None:
         if _in_spyre_context.get():
@@ -493,10 +479,10 @@ def _install_hooks() -> None:
             mark_fallbacks_in(graph.module)
         return run(graph, *args)
 
-    GraphLowering._update_scheduler = passes_first
-    GraphLowering.run = fallbacks_marked
-    ir.Loops.has_large_inner_fn = _true_in_context(ir.Loops.has_large_inner_fn)
-    joint_graph.lazy_init = _true_in_context(joint_graph.lazy_init)
+    compat.GraphLowering._update_scheduler = passes_first
+    compat.GraphLowering.run = fallbacks_marked
+    compat.ir.Loops.has_large_inner_fn = _true_in_context(compat.ir.Loops.has_large_inner_fn)
+    compat.joint_graph.lazy_init = _true_in_context(compat.joint_graph.lazy_init)
 
 
 def _true_in_context(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,20 +22,8 @@ import torch
 
 from spyre.errors import SpyreError, UnsupportedError
 from spyre.mlir.builder import MAX_SEGMENTS
-from spyre.torch_backend.inductor.base.compat import (
-    BaseScheduling,
-    CustomSchedulerPass,
-    FusedSchedulerNode,
-    NopKernelSchedulerNode,
-    OrderedSet,
-    PythonWrapperCodegen,
-    SchedulerNode,
-    SubgraphPythonWrapperCodegen,
-    V,
-    get_fused_kernel_name,
-    get_kernel_metadata,
-    sympy_product,
-)
+from spyre.torch_backend.inductor.base import compat
+from spyre.torch_backend.inductor.base.compat import V
 from spyre.torch_backend.inductor.base.layouts import HostBuffer
 from spyre.torch_backend.inductor.base.notes import wants_notes
 from spyre.torch_backend.inductor.base.settings import cache_key, settings
@@ -52,7 +40,7 @@ from spyre.torch_backend.program import Ints
 # --- nodes of loops ---------------------------------------------------------------------------
 
 
-class CountedLoopSchedulerNode(FusedSchedulerNode):  # type: ignore[misc]
+class CountedLoopSchedulerNode(compat.FusedSchedulerNode):  # type: ignore[misc]
     """A loop around scheduler nodes, some of which may be loops themselves.
 
     ``loop_count``: how often the body runs. Belongs to one scheduler, so to one thread.
@@ -85,7 +73,7 @@ class CountedLoopSchedulerNode(FusedSchedulerNode):  # type: ignore[misc]
 
 def leaf_nodes(node: Any) -> Iterator[Any]:
     """The scheduler nodes of operations in ``node``, in program order."""
-    if not isinstance(node, FusedSchedulerNode):
+    if not isinstance(node, compat.FusedSchedulerNode):
         yield node
         return
     for part in node.snodes:
@@ -171,7 +159,7 @@ def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
     fused: list[Any] = []
     run: list[Any] = []
     for node in in_few_runs(nodes, _is_bundled):
-        if isinstance(node, NopKernelSchedulerNode) and not node.unmet_dependencies:
+        if isinstance(node, compat.NopKernelSchedulerNode) and not node.unmet_dependencies:
             fused.append(node)  # memory for a loop's results, without dependencies
             continue
         joins = _is_bundled(node)
@@ -185,7 +173,7 @@ def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
 def _is_bundled(node: Any) -> bool:
     """Whether it computes on spyre."""
     device = node.get_device()
-    computes = isinstance(node, (SchedulerNode, CountedLoopSchedulerNode))
+    computes = isinstance(node, (compat.SchedulerNode, CountedLoopSchedulerNode))
     return computes and device is not None and device.type == "spyre"
 
 
@@ -194,7 +182,7 @@ def _bundle(run: Sequence[Any]) -> list[Any]:
     if not run:
         return []
     pieces = [list(run)] if settings().bundle_symbolic_args else cut_to_segments(run, _segments)
-    return [p[0] if len(p) < 2 else FusedSchedulerNode(p[0].scheduler, p) for p in pieces]
+    return [p[0] if len(p) < 2 else compat.FusedSchedulerNode(p[0].scheduler, p) for p in pieces]
 
 
 def _segments(nodes: Sequence[Any]) -> int:
@@ -218,7 +206,7 @@ def _propagated_kernel(leaves: Sequence[Any]) -> SpyreKernel | None:
     return kernel
 
 
-class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
+class PostFusionPasses(compat.CustomSchedulerPass):  # type: ignore[misc]
     """The pass after Inductor's fusion, which does not fuse nodes on spyre."""
 
     def __call__(self, nodes: list[Any]) -> list[Any]:
@@ -230,19 +218,15 @@ class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
         return cache_key()
 
 
-class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
+class SpyreScheduling(compat.BaseScheduling):  # type: ignore[misc]
     """Code generation for nodes on spyre."""
 
     def group_fn(self, sizes: Iterable[Any]) -> tuple[Any, ...]:
         """Elements of the iteration, and of the reduced dims in it."""
-        return tuple(V.graph.sizevars.simplify(sympy_product(row)) for row in sizes)
+        return tuple(V.graph.sizevars.simplify(compat.sympy_product(row)) for row in sizes)
 
     def flush(self) -> None:
         pass
-
-    def get_backend_features(self, device: torch.device) -> Any:
-        """No features."""
-        return OrderedSet()
 
     def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
         return False
@@ -274,10 +258,10 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         known: str | None = wrapper.src_to_kernel.get(source)
         if known is not None:
             return known
-        fused = get_fused_kernel_name(leaves, "original_aten")
+        fused = compat.get_fused_kernel_name(leaves, "original_aten")
         name = f"sdsc_{fused}_{wrapper.next_kernel_suffix()}"
         wrapper.src_to_kernel[source] = name
-        comments = [*get_kernel_metadata(leaves, wrapper)]
+        comments = [*compat.get_kernel_metadata(leaves, wrapper)]
         if wants_notes():
             comments.append(textwrap.indent(spec_text(to_op_specs(finished.kernel)), "# "))
         code = f"async_compile.sdsc({name!r}, {source})"
@@ -447,11 +431,11 @@ class _OwnCards:
         return code.replace(" = empty_strided(", " = empty_strided_on(", 1)
 
 
-class SpyreSubgraphWrapper(_OwnCards, SubgraphPythonWrapperCodegen):  # type: ignore[misc]
+class SpyreSubgraphWrapper(_OwnCards, compat.SubgraphPythonWrapperCodegen):  # type: ignore[misc]
     """The wrapper of a subgraph."""
 
 
-class SpyreWrapper(_OwnCards, PythonWrapperCodegen):  # type: ignore[misc]
+class SpyreWrapper(_OwnCards, compat.PythonWrapperCodegen):  # type: ignore[misc]
     """A wrapper module whose kernels are bundles."""
 
     def __init__(self) -> None:

@@ -112,11 +112,6 @@ def select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) 
     return slice_scatter(x, source.unsqueeze(dim), dim, index, index + 1)
 
 
-def _between_bundles(name: str) -> Callable[..., Any]:
-    """aten's write to a view as the ``spyre::`` operation of this name, which is defined later."""
-    return lambda *args, **named: getattr(torch.ops.spyre, name)(*args, **named)
-
-
 def _can_scatter(x: torch.Tensor, source: torch.Tensor) -> bool:
     on_card = all(t.device.type == "spyre" and t.numel() > 0 for t in (x, source))
     return on_card and x.dtype == source.dtype and x.dtype in CONVERTED and x.dim() > 0
@@ -171,7 +166,5 @@ COMPOSITE_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     operator("copy"): copied,
     operator("slice_scatter"): slice_scatter,
     operator("select_scatter"): select_scatter,
-    operator("diagonal_scatter"): _between_bundles("diagonal_scatter"),
-    operator("as_strided_scatter"): _between_bundles("as_strided_scatter"),
 }
 """Decompositions of this module by operator."""

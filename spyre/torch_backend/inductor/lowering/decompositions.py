@@ -30,16 +30,8 @@ from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.masks import is_number_of, triangle
 from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS, eager_kernels
 from spyre.torch_backend.eager.scatter import index_put_functional
-from spyre.torch_backend.inductor.base.compat import (
-    DataDependentOutputException,
-    GuardOnDataDependentSymNode,
-    OpOverload,
-    free_unbacked_symbols,
-    lowering,
-    tree_leaves,
-    tree_map,
-    without_tracing,
-)
+from spyre.torch_backend.inductor.base import compat
+from spyre.torch_backend.inductor.base.compat import OpOverload, tree_leaves, without_tracing
 from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS, on_each_tensor
 from spyre.torch_backend.inductor.lowering.device_graph import (
     DeviceProgram,
@@ -76,7 +68,7 @@ them.
 
 COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
 """Operations whose kernels call other aten operations."""
-DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
+DATA_DEPENDENT = (compat.DataDependentOutputException, compat.GuardOnDataDependentSymNode)
 """Raised for data-dependent numbers, such as those of CPU tensors of rank 0."""
 SCALARS = ("add", "sub", "mul", "div")
 """Operations of a tensor and a number with the kernel of two tensors."""
@@ -143,6 +135,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
     cat = operator("cat")
     table[cat] = partial(_cat_of_some, table[cat])
+    table |= {operator(name): getattr(torch.ops.spyre, name) for name in SCATTERS}
     table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS
     table = {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
     return table | on_each_tensor()
@@ -167,7 +160,7 @@ def _is_unbacked(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return any(_is_unbacked(n) for n in value.shape)
     symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
-    return symbolic and bool(free_unbacked_symbols(value))
+    return symbolic and bool(compat.free_unbacked_symbols(value))
 
 
 def _cat_of_some(
@@ -268,7 +261,7 @@ def _record(
     shapes = [tuple(int(n) for n in t.shape) for t in tensors]
     dtypes = [name_of(t.dtype) for t in tensors]
     given = [(o.value, o.dtype) if isinstance(o, ScalarOperand) else None for o in operands]
-    parameters = tree_map(lambda v: int(v) if isinstance(v, torch.SymInt) else v, parameters)
+    parameters = compat.tree_map(lambda v: int(v) if isinstance(v, torch.SymInt) else v, parameters)
     builder = GraphOperations()
     rows = enumerate(zip(shapes, dtypes, strict=True))
     inputs = iter([builder.input(position, *row) for position, row in rows])
@@ -690,8 +683,8 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
         if not isinstance(node.target, OpOverload):
             node.meta.pop("should_fallback", None)
         elif not _is_lowered(node) and (_is_on_spyre(node) or _is_host_number(node)):
-            if node.target not in lowering.lowerings:
-                lowering.make_fallback(node.target, warn=False, override_decomp=True)
+            if node.target not in compat.lowering.lowerings:
+                compat.lowering.make_fallback(node.target, warn=False, override_decomp=True)
             node.meta["should_fallback"] = True
 
 

@@ -167,39 +167,25 @@ def tiled_dims_of(operation: Any, levels: Sequence[TileLevel]) -> list[list[int]
         return stamped
     names = getattr(operation, "named_dims", ())
     dims = (level.dim for level in levels)
-    axes = (dim if isinstance(dim, int) else _index(names, dim) for dim in dims)
+    axes = (d if isinstance(d, int) else names.index(d) if d in names else None for d in dims)
     return [[] if axis is None else [axis] for axis in axes]
 
 
-def _index(names: Sequence[str | None], name: str) -> int | None:
-    return names.index(name) if name in names else None
-
-
-@dataclass(frozen=True, slots=True)
-class DimHint:
-    """The hint of one block for one dim of one operation.
-
-    ``scope``: number of the block, rising inwards. ``kind``: "slices" or "work_div". ``number``: of
-    tiles, or of cores. ``dim``: the index in ranges and reduction ranges that has the name; None if
-    the operation lacks it.
-    """
-
-    scope: int
-    kind: str
-    name: str
-    number: int
-    dim: int | None
-
-
 def assign_dim_hints(operations: Sequence[Any]) -> None:
-    """Set ``dim_hints`` of every Pointwise and Reduction, in the order of their loops.
+    """Set ``dim_hints`` of every Pointwise and Reduction, the hint blocks around it, outer ones
+    first.
 
     SpyreError SPY974 for a name that is not declared.
     """
-    for op in operations:
-        if is_loop_operation(op):
-            names = getattr(op, "named_dims", ())
-            op.dim_hints = [h for scope in _scopes_of_operation(op) for h in _hints(scope, names)]
+    for op in filter(is_loop_operation, operations):
+        op.dim_hints = _scopes_of_operation(op)
+        for name, _ in (pair for s in op.dim_hints for pair in (*s.slices, *s.work_div)):
+            if declared_extent(name) is None:
+                raise SpyreError(
+                    "SPY974",
+                    f"spyre_hint names dim {name!r}, which is not declared",
+                    hint=f"declare_tensor_dim({name!r}, …) before the function is compiled",
+                )
 
 
 def _scopes_of_operation(operation: Any) -> tuple[HintScope, ...]:
@@ -212,18 +198,6 @@ def _scopes_of_operation(operation: Any) -> tuple[HintScope, ...]:
         graph = next(iter(origins)).graph
         node = next((n for n in reversed(graph.nodes) if n in origins), None)
     return () if node is None else scopes_of(node)
-
-
-def _hints(scope: HintScope, names: Sequence[str | None]) -> Iterator[DimHint]:
-    for kind, entries in (("slices", scope.slices), ("work_div", scope.work_div)):
-        for name, number in entries:
-            if declared_extent(name) is None:
-                raise SpyreError(
-                    "SPY974",
-                    f"spyre_hint names dim {name!r}, which is not declared",
-                    hint=f"declare_tensor_dim({name!r}, …) before the function is compiled",
-                )
-            yield DimHint(scope.number, kind, name, number, _index(names, name))
 
 
 _HintedLoops = tuple[tuple[int, tuple[TileLevel, ...]], ...]
@@ -251,7 +225,7 @@ def hints_to_coarse_tile_groups(operations: Sequence[Any]) -> list[TileGroup]:
 
 def _warn_of_programs(operations: Sequence[Any]) -> None:
     """Give one warning per device program that hints request to tile."""
-    hinted = (program_of(op) for op in operations if tile_hints(op))
+    hinted = (program_of(op) for op in operations if is_hinted(op))
     for program in dict.fromkeys(program for program in hinted if program is not None):
         warn_user(
             f"spyre_hint: {program.name} is several operations, which depend on its operands' "
@@ -260,17 +234,18 @@ def _warn_of_programs(operations: Sequence[Any]) -> None:
         )
 
 
-def tile_hints(operation: Any) -> list[DimHint]:
-    """Return the hints that request loops around the operation."""
-    return [h for h in getattr(operation, "dim_hints", ()) if h.kind == "slices"]
+def is_hinted(operation: Any) -> bool:
+    """Return True if a hint requests a loop around the operation."""
+    return any(scope.slices for scope in getattr(operation, "dim_hints", ()))
 
 
 def shares_of(operation: Any) -> tuple[tuple[int, int], ...]:
     """Return (index in the iteration space, cores) of each dim that hints divide; inner blocks take
     precedence. A program of several device operations gets a warning instead.
     """
-    hints = (h for h in getattr(operation, "dim_hints", ()) if h.kind == "work_div")
-    shares = {h.dim: h.number for h in hints if h.dim is not None}
+    scopes, names = getattr(operation, "dim_hints", ()), getattr(operation, "named_dims", ())
+    counts = dict(pair for scope in scopes for pair in scope.work_div)
+    shares = {names.index(name): count for name, count in counts.items() if name in names}
     program = program_of(operation)
     if shares and program is not None:
         warn_user(f"spyre_hint: {program.name} is several operations, which work_div cannot divide")
@@ -279,10 +254,11 @@ def shares_of(operation: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _loops_of(operation: Any) -> _HintedLoops:
-    hints = [] if program_of(operation) is not None else tile_hints(operation)
+    scopes = () if program_of(operation) is not None else getattr(operation, "dim_hints", ())
     return tuple(
-        (scope, tuple(TileLevel(h.number, h.name) for h in entries))
-        for scope, entries in itertools.groupby(hints, key=lambda h: h.scope)
+        (scope.number, tuple(TileLevel(count, name) for name, count in scope.slices))
+        for scope in scopes
+        if scope.slices
     )
 
 

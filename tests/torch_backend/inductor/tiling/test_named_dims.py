@@ -10,9 +10,9 @@ from spyre.torch_backend.inductor.base.settings import checked_groups_fn
 from spyre.torch_backend.inductor.hints import spyre_hint
 from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
 from spyre.torch_backend.inductor.tiling.groups import (
-    DimHint,
     assign_dim_hints,
     hints_to_coarse_tile_groups,
+    shares_of,
 )
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
 
@@ -89,12 +89,12 @@ def test_hints_of_operations(named):
             return a + (v * 2)
 
     (scaled, added), _ = hinted(function, named("AB"), named("B"))
-    (outer, inner, cores), numbers = added.dim_hints, [h.scope for h in added.dim_hints]
-    assert numbers[0] < numbers[1] == numbers[2]
-    assert outer == DimHint(numbers[0], "slices", "A", 2, 0)
-    assert inner == DimHint(numbers[1], "slices", "B", 4, 1)
-    assert cores == DimHint(numbers[1], "work_div", "A", 8, 0)
-    assert [h.dim for h in scaled.dim_hints] == [None, 0, None]
+    outer, inner = added.dim_hints
+    assert outer.number < inner.number
+    assert (outer.slices, outer.work_div) == ((("A", 2),), ())
+    assert (inner.slices, inner.work_div) == ((("B", 4),), (("A", 8),))
+    assert (shares_of(added), shares_of(scaled)) == (((0, 8),), ())
+    assert scaled.dim_hints == added.dim_hints
 
 
 def test_work_division_alone_makes_no_loops(named):
@@ -104,8 +104,7 @@ def test_work_division_alone_makes_no_loops(named):
 
     (added,), groups = hinted(function, named("AB"))
     assert groups == []
-    (cores,) = added.dim_hints
-    assert (cores.kind, cores.number, cores.dim) == ("work_div", 8, 0)
+    assert shares_of(added) == ((0, 8),)
 
 
 def test_groups_follow_the_blocks(named):
