@@ -20,13 +20,7 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spyre.diagnose import (
-    Deviation,
-    FirstDivergence,
-    ReferenceValue,
-    is_constant,
-    match_outputs,
-)
+from spyre.diagnose import Deviation, FirstDivergence, ReferenceValue, is_constant, match_outputs
 from spyre.errors import JsonLocation, LaunchError
 from spyre.files import import_file
 from spyre.hw.device import Device

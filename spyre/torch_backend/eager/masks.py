@@ -23,11 +23,7 @@ from spyre.torch_backend.eager.dispatch import (
     operand,
 )
 from spyre.torch_backend.eager.elementwise import binary, compared, unary
-from spyre.torch_backend.eager.factories import (
-    expanded_dims,
-    kept_on_card,
-    without_expanded_dims,
-)
+from spyre.torch_backend.eager.factories import expanded_dims, kept_on_card, without_expanded_dims
 from spyre.torch_backend.eager.integers import is_integer, select, sign
 from spyre.torch_backend.program import (
     Lowering,

@@ -32,11 +32,7 @@ from spyre.torch_backend.inductor.division import core_slices
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SECTIONS = {
-    SIZES_FILE: "sizes",
-    TILING_FILE: "automatic tiling",
-    DIVISIONS_FILE: "work division",
-}
+_SECTIONS = {SIZES_FILE: "sizes", TILING_FILE: "automatic tiling", DIVISIONS_FILE: "work division"}
 MOST_CORES_SHOWN = 4
 WIDTH = 120
 

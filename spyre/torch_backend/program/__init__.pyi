@@ -11,11 +11,7 @@ from .compiled import (
     show_program as show_program,
     shows_programs as shows_programs,
 )
-from .emit import (
-    emit_over as emit_over,
-    iterated as iterated,
-    require_sdsc as require_sdsc,
-)
+from .emit import emit_over as emit_over, iterated as iterated, require_sdsc as require_sdsc
 from .emitter import (
     CoreDivision as CoreDivision,
     IteratedOp as IteratedOp,

@@ -26,13 +26,7 @@ from spyre.torch_backend.program.emitter import (
     lane_index,
     unit_lane,
 )
-from spyre.torch_backend.program.op_spec import (
-    DeviceOp,
-    LoweringError,
-    OpKind,
-    Value,
-    float_bits,
-)
+from spyre.torch_backend.program.op_spec import DeviceOp, LoweringError, OpKind, Value, float_bits
 
 INDEX_FORMAT = "SENUINT32"
 """Index words; those of int32 and int64 tensors have the same bits."""

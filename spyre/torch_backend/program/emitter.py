@@ -58,10 +58,7 @@ def common_iteration(
 
 
 def cut(
-    extent: int,
-    operands: Sequence[tuple[Factor, ...]],
-    views: Sequence[DeviceView],
-    role: int,
+    extent: int, operands: Sequence[tuple[Factor, ...]], views: Sequence[DeviceView], role: int
 ) -> list[IterationDim]:
     """One dim cut at the factor boundaries of all operands, outermost first.
 

@@ -4,9 +4,7 @@ from .autocast import (
     FLOAT32_RESULT as FLOAT32_RESULT,
     register_casts as register_casts,
 )
-from .device_module import (
-    make_module as make_module,
-)
+from .device_module import make_module as make_module
 from .library import (
     log_program as log_program,
     pass_autocast as pass_autocast,

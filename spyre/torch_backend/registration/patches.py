@@ -374,9 +374,7 @@ PATCHES = (
         "`torch.UntypedStorage` on a card, loading and copying of storages",
     ),
     Patch(
-        "to",
-        {"torch.Tensor.to": _to},
-        '`x.to(…, device_layout=…)`; `"spyre"` as the current card',
+        "to", {"torch.Tensor.to": _to}, '`x.to(…, device_layout=…)`; `"spyre"` as the current card'
     ),
     Patch(
         "factories",

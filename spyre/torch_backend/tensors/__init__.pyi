@@ -38,12 +38,5 @@ from .layouts import (
     is_factor as is_factor,
     to_layout as to_layout,
 )
-from .module_moves import (
-    apply as apply,
-    set_data as set_data,
-)
-from .storages import (
-    METHODS as METHODS,
-    new_storage as new_storage,
-    set_storage as set_storage,
-)
+from .module_moves import apply as apply, set_data as set_data
+from .storages import METHODS as METHODS, new_storage as new_storage, set_storage as set_storage

@@ -140,12 +140,7 @@ _log = logging.getLogger("spyre.compile")
 aten = torch.ops.aten
 
 TAKES_SIZES = frozenset(
-    {
-        aten.view.default,
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.expand.default,
-    }
+    {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default}
 )
 """Operations that take the number of rows without computing with it."""
 MOST_KERNELS = 16

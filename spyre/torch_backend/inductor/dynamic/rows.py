@@ -395,10 +395,7 @@ class _TileLoop:
         return KernelLoop(tensor.columns, (copy,))
 
     def _moved(
-        self,
-        op: Operation,
-        offsets: Mapping[int, int],
-        constants: Sequence[tuple[float, str]],
+        self, op: Operation, offsets: Mapping[int, int], constants: Sequence[tuple[float, str]]
     ) -> Operation:
         """An operation of the tile's kernel inside the loop over tiles, its arguments with rows in
         the pool at ``offsets`` (bytes, by arg_index).

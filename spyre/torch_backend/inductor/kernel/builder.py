@@ -134,10 +134,7 @@ class SpyreKernel:
         return lane, self._lanes
 
     def is_made_of(
-        self,
-        operations: Sequence[Any],
-        buffers: Mapping[str, HostBuffer],
-        results: Sequence[str],
+        self, operations: Sequence[Any], buffers: Mapping[str, HostBuffer], results: Sequence[str]
     ) -> bool:
         """Whether `add` would make this very kernel of ``operations``: they were all propagated,
         and neither bodies, buffers, lanes nor loops have changed since.

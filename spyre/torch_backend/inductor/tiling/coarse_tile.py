@@ -107,8 +107,7 @@ def loops_of(groups: Sequence[TileGroup]) -> dict[str, TilingLoops]:
     """Return the loops around each operation of ``groups``, by its buffer's name."""
     return {
         op.get_name(): TilingLoops(
-            group.path,
-            tuple(e[0] if e else None for e in tiled_dims_of(op, group.levels)),
+            group.path, tuple(e[0] if e else None for e in tiled_dims_of(op, group.levels))
         )
         for group in groups
         for op in group.operations
@@ -282,10 +281,7 @@ def _beyond(operation: Any, action: str, found: object) -> SpyreError:
 
 
 def coarse_tile(
-    operations: list[Any],
-    groups: Sequence[Any],
-    *,
-    tiled_dims: Sequence[int] | None = None,
+    operations: list[Any], groups: Sequence[Any], *, tiled_dims: Sequence[int] | None = None
 ) -> None:
     """Tile ``groups`` of ``operations``, in place; buffers and copies are inserted into the list.
 
@@ -408,9 +404,7 @@ def _divides(extent: Any, tile: int, count: Any) -> bool:
 
 
 def insert_tiling_propagation(
-    operations: list[Any],
-    groups: Sequence[TileGroup],
-    untiled: Mapping[str, OperationAccesses],
+    operations: list[Any], groups: Sequence[TileGroup], untiled: Mapping[str, OperationAccesses]
 ) -> None:
     """Give every stamped operation the buffer that its readers need; inserts into ``operations``.
 
