@@ -274,14 +274,12 @@ _chosen: LruCache[Any, tuple[Kernel | None]] = LruCache(MAX_CHOSEN)
 class FunctionalVariant:
     """A functional variant that makes its result by a kernel of the ``out`` variant, ``operation``.
 
-    ``plain``: conditions that ATen checks before it calls the ``out`` variant.
     ``tensors``: number of tensor arguments. ``any_strides``: the result is contiguous whatever the
     strides of the arguments.
     """
 
     overload: Any
     operation: EagerOperation
-    plain: Conditions | None
     tensors: int
     any_strides: bool = False
 
@@ -391,8 +389,8 @@ def _launched(
         return None
     out = NewResult(dtype)
     arguments = bind(variant.operation.signature, args, {**kwargs, "out": out})
-    if variant.plain is not None and not variant.plain.hold(arguments):
-        return None
+    if getattr(arguments, "dtype", None) or getattr(arguments, "half_to_float", False):
+        return None  # a result in another dtype than the operands'
     kernel = variant.operation.kernel_for(variant.overload, arguments, args, kwargs)
     return None if kernel is None else kernel(arguments)
 

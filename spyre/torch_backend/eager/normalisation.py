@@ -372,9 +372,6 @@ def _has_statistics(args: Arguments) -> bool:
     return is_own or None not in (args.running_mean, args.running_var)
 
 
-PLAIN_SOFTMAX = Conditions(values={"half_to_float": (False,)})
-"""Arguments of the functional variants that need no rules of ATen's."""
-
 _SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
 _SOFTMAX_BACKWARD = Conditions(dtypes={"grad_output": FLOATS, "output": FLOATS})
 

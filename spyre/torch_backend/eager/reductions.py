@@ -451,9 +451,6 @@ def _names_no_dims(args: Arguments) -> bool:
     return isinstance(dim, (list, tuple)) and not dim
 
 
-PLAIN = Conditions(values={"dtype": (None,)})
-"""Arguments of functional variants whose result has the dtype of floating operands."""
-
 _OF_NOTHING = Conditions(dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)}, empty=("self",))
 _VARIANCE = Conditions(dtypes={"self": FLOATS}, nonempty=("self",))
 _ALL = Conditions(dtypes={"self": OPERANDS}, nonempty=("self",))

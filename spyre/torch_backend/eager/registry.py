@@ -94,14 +94,6 @@ NUMBERS_DECIDE = ("pow.Tensor_Scalar_out", "linalg_vector_norm.out")
 PRODUCTS = ("mm", "bmm", "addmm")
 """Those whose result is contiguous in any case: weights come transposed."""
 
-PLAIN: dict[str, Conditions] = {
-    "_softmax": normalisation.PLAIN_SOFTMAX,
-    "_log_softmax": normalisation.PLAIN_SOFTMAX,
-    "sum.dim_IntList": reductions.PLAIN,
-    "mean.dim": reductions.PLAIN,
-}
-"""Conditions that ATen checks before it calls the ``out`` variants, by functional variant."""
-
 
 def kernels_by_name() -> dict[str, list[tuple[Kernel, Conditions | None]]]:
     """The kernels of every operator and their conditions, in the order they are tried."""
@@ -134,7 +126,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
     for name, out in FUNCTIONAL_VARIANTS.items():
         op = operator(name)
         tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
-        variant = FunctionalVariant(op, operations[out], PLAIN.get(name), tensors, name in PRODUCTS)
+        variant = FunctionalVariant(op, operations[out], tensors, name in PRODUCTS)
         functions[name] = partial(call_functional, variant)
     return functions
 

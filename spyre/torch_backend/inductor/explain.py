@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre.errors import LaunchError
-from spyre.torch_backend.inductor.base.notes import (
-    DIVISIONS_FILE,
-    FX_GRAPH,
-    LX_FILE,
-    OPERATIONS,
-    SIZES_FILE,
-    TILING_FILE,
-    observing,
-)
+from spyre.torch_backend.inductor.base import notes
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp, operations_in
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
@@ -32,7 +24,11 @@ from spyre.torch_backend.inductor.division import core_slices
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SECTIONS = {SIZES_FILE: "sizes", TILING_FILE: "automatic tiling", DIVISIONS_FILE: "work division"}
+_SECTIONS = {
+    notes.SIZES_FILE: "sizes",
+    notes.TILING_FILE: "automatic tiling",
+    notes.DIVISIONS_FILE: "work division",
+}
 MOST_CORES_SHOWN = 4
 WIDTH = 120
 
@@ -64,11 +60,11 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileE
     compiled again.
     """
     torch.compiler.reset()
-    with observing() as observed, torch.compiler.config.patch(force_disable_caches=True):
+    with notes.observing() as observed, torch.compiler.config.patch(force_disable_caches=True):
         torch.compile(function)(*args, **kwargs)
     explanation = CompileExplanation(
-        _texts(observed, FX_GRAPH),
-        _texts(observed, OPERATIONS),
+        _texts(observed, notes.FX_GRAPH),
+        _texts(observed, notes.OPERATIONS),
         tuple(item for item in observed if isinstance(item, InductorKernel)),
     )
     if not explanation.kernels:
@@ -110,8 +106,8 @@ def _kernel_sections(kernel: InductorKernel) -> Iterator[str]:
             yield f"--- {title} ---\n{kernel.notes[file]}"
     for number, op in enumerate(operations_in(kernel.kernel)):
         yield _text(f"{number} {op.name}: elements by core", _core_table(op))
-    if LX_FILE in kernel.notes:
-        yield f"--- scratchpads ---\n{kernel.notes[LX_FILE]}"
+    if notes.LX_FILE in kernel.notes:
+        yield f"--- scratchpads ---\n{kernel.notes[notes.LX_FILE]}"
     size = f"{len(kernel.bundle.operations)} SDSCs, pool of {kernel.memory.pool_bytes:,} bytes"
     yield f"--- bundle ---\n{size}\n"
 

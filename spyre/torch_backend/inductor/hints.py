@@ -133,11 +133,11 @@ def spyre_hint(
     ``work_div={"A": 8}``: 8 cores share dim A. Outside of compiled functions the block does
     nothing. SpyreError SPY975 for anything else than non-empty mappings of names to positive ints.
     """
+    given = (slices, num_tiles_per_dim, work_div)
     if not torch.compiler.is_compiling():
-        _hint_entry(slices, num_tiles_per_dim, work_div)
+        _hint_entry(*given)
         return contextlib.nullcontext()
-    entry = _traced_hint_entry(slices, num_tiles_per_dim, work_div)
-    annotation: contextlib.AbstractContextManager[None] = annotate(entry)
+    annotation: contextlib.AbstractContextManager[None] = annotate(_traced_hint_entry(*given))
     return annotation
 
 

@@ -16,14 +16,9 @@ import torch
 
 from spyre.torch_backend.compat import is_fake
 from spyre.torch_backend.inductor.auto_tile import automatic_groups
+from spyre.torch_backend.inductor.base import notes
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
-from spyre.torch_backend.inductor.base.notes import (
-    OPERATIONS,
-    PassPrinter,
-    format_operations,
-    is_observed,
-    note,
-)
+from spyre.torch_backend.inductor.base.notes import PassPrinter
 from spyre.torch_backend.inductor.base.settings import settings
 from spyre.torch_backend.inductor.hints import DimNames, names_of_inputs
 from spyre.torch_backend.inductor.passes.restickify import restickify
@@ -96,7 +91,7 @@ def pre_scheduling(graph: Any) -> None:
     if getattr(graph, PASSES_DONE, False):
         return
     setattr(graph, PASSES_DONE, True)
-    inputs, printer = _inputs.get(), PassPrinter(lambda g: format_operations(g.operations))
+    inputs, printer = _inputs.get(), PassPrinter(lambda g: notes.format_operations(g.operations))
     names = {name: known.names for name, known in inputs.items() if known.names is not None}
     _lay_out_inputs(graph, {name for name, known in inputs.items() if known.is_factor})
     setattr(graph, PRINTER, printer)
@@ -105,8 +100,8 @@ def pre_scheduling(graph: Any) -> None:
     printer.run("propagate_named_dims", lambda g: propagate_named_dims(g.operations, names), graph)
     printer.run("assign_dim_hints", lambda g: assign_dim_hints(g.operations), graph)
     printer.run("coarse_tile", lambda g: coarse_tile(g.operations, _groups(g)), graph)
-    if is_observed():
-        note((OPERATIONS, format_operations(graph.operations)))
+    if notes.is_observed():
+        notes.note((notes.OPERATIONS, notes.format_operations(graph.operations)))
 
 
 def _lay_out_inputs(graph: Any, factors: Collection[str]) -> None:

@@ -46,15 +46,12 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
     SpyreWrapper,
 )
 from spyre.torch_backend.inductor.lowering.decompositions import (
+    GRAPH_PASSES,
     RUN,
-    copy_strided_views,
     decompositions,
     functional_kernels,
     lower_run,
-    mark_fallbacks,
     mark_fallbacks_in,
-    numbers_as_tensors,
-    share_sequences,
 )
 from spyre.torch_backend.inductor.tiling.accesses import by_graph_input
 
@@ -426,10 +423,8 @@ class PostGradPasses(compat.CustomGraphPass):  # type: ignore[misc]
         # torch makes loops of scan and map after this pass, which read their index from a tensor
         shapes = V.fake_mode.shape_env
         shapes.settings = replace(shapes.settings, allow_scalar_outputs=True)
-        copy_strided_views(graph)
-        share_sequences(graph)
-        numbers_as_tensors(graph)
-        mark_fallbacks(graph)
+        for change in GRAPH_PASSES:
+            change(graph)
         if is_observed():
             note((FX_GRAPH, str(graph)))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
+from spyre.torch_backend.inductor.base import notes
 from spyre.torch_backend.inductor.base.compat import ir
 from spyre.torch_backend.inductor.base.layouts import (
     HostBuffer,
@@ -19,12 +20,7 @@ from spyre.torch_backend.inductor.base.layouts import (
     storage_order,
     strided_view,
 )
-from spyre.torch_backend.inductor.base.notes import (
-    TILING_FILE,
-    TILING_REPORT,
-    PassPrinter,
-    wants_notes,
-)
+from spyre.torch_backend.inductor.base.notes import PassPrinter
 from spyre.torch_backend.inductor.kernel.passes import (
     NO_LOOPS,
     KernelLowering,
@@ -200,11 +196,11 @@ class SpyreKernel:
         arguments = [self._buffers[name] for name in self.arguments]
         operations = KernelOperations(self.builder, tuple(self.specs), tuple(self.paths))
         planned = planned_kernel(operations, arguments, self._whole, printer)
-        attributes = (getattr(operation, TILING_REPORT, "") for operation, *_ in self._steps)
+        attributes = (getattr(operation, notes.TILING_REPORT, "") for operation, *_ in self._steps)
         reports = [report for report in attributes if report]
-        if not wants_notes() or not reports:
+        if not notes.wants_notes() or not reports:
             return planned
-        return replace(planned, notes={**planned.notes, TILING_FILE: "\n".join(reports)})
+        return replace(planned, notes={**planned.notes, notes.TILING_FILE: "\n".join(reports)})
 
     # --- operands ------------------------------------------------------------------------------
 

@@ -688,6 +688,10 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
             node.meta["should_fallback"] = True
 
 
+GRAPH_PASSES = (copy_strided_views, share_sequences, numbers_as_tensors, mark_fallbacks)
+"""Passes over a graph before Inductor lowers it, in order."""
+
+
 def _is_lowered(node: torch.fx.Node) -> bool:
     """Whether Inductor lowers a node, not for converting copies and fills that need rounding."""
     if node.target is aten.copy_.default:

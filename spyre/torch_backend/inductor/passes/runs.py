@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from spyre.torch_backend.inductor.base.compat import clear_caches, ir
@@ -83,16 +84,9 @@ def runs_of(graph: Any) -> list[OperationRun]:
 
 
 def _groups(operations: Sequence[Any]) -> Iterator[list[RunOperation]]:
-    group: list[RunOperation] = []
-    for operation in operations:
-        step = _run_operation(operation)
-        if step is not None:
-            group.append(step)
-        elif group:
-            yield group
-            group = []
-    if group:
-        yield group
+    for is_run, run in groupby(map(_run_operation, operations), lambda step: step is not None):
+        if is_run:
+            yield [step for step in run if step is not None]
 
 
 def _run_operation(operation: Any) -> RunOperation | None:

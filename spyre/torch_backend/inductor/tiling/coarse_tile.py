@@ -31,6 +31,7 @@ from spyre.errors import SpyreError, UnsupportedError
 from spyre.torch_backend.inductor.base.compat import MemoryDep, V, clear_caches, ir
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, stick_dim, tile_layout
 from spyre.torch_backend.inductor.lowering.device_ir import program_of
+from spyre.torch_backend.inductor.tiling import full_buffers
 from spyre.torch_backend.inductor.tiling.accesses import (
     OperationAccesses,
     accesses_of,
@@ -43,19 +44,7 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     recombined,
     stays_within,
 )
-from spyre.torch_backend.inductor.tiling.full_buffers import (
-    COMBINED,
-    FullBuffer,
-    LoadAt,
-    in_same_loops,
-    insert_accumulators,
-    keep_indices,
-    make_full_buffer,
-    mutation_of,
-    redirect_loads,
-    redirect_storage,
-    to_buffer,
-)
+from spyre.torch_backend.inductor.tiling.full_buffers import COMBINED, FullBuffer, LoadAt
 from spyre.torch_backend.inductor.tiling.groups import (
     TileGroup,
     TileLevel,
@@ -312,7 +301,7 @@ def coarse_tile(
             op.loop_count = [level.count for level in group.levels]
             op.loop_tiled_dims = tiled_dims_of(op, group.levels)
             _divide_ranges(op, ranges)
-    tile_groups = insert_accumulators(operations, tile_groups, sizes)
+    tile_groups = full_buffers.insert_accumulators(operations, tile_groups, sizes)
     insert_tiling_propagation(operations, tile_groups, accesses)
 
 
@@ -429,7 +418,7 @@ def insert_tiling_propagation(
         _give_buffer(op, inside, outside, leaves_loop, operations, loops, redirects)
     by_name = {op.get_name(): op for op in operations}
     for name, redirected in redirects.items():
-        redirect_loads(by_name[name], redirected)
+        full_buffers.redirect_loads(by_name[name], redirected)
 
 
 def _readers(
@@ -479,17 +468,17 @@ def _give_buffer(
         return
     operation.decide_layout()
     full_layout = operation.get_layout()
-    keep_indices(operation)
+    full_buffers.keep_indices(operation)
     if not leaves_loop:
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
     else:
         full = _insert_full_buffer(operation, full_layout, operations, loops)
-        redirect_storage(operations, operation, full)
+        full_buffers.redirect_storage(operations, operation, full)
         for reader in filter(is_loop_operation, outside):
-            redirects.setdefault(reader.get_name(), {})[name] = to_buffer(full.name)
+            redirects.setdefault(reader.get_name(), {})[name] = full_buffers.to_buffer(full.name)
         if not inside:
-            operation.layout = mutation_of(full)
+            operation.layout = full_buffers.mutation_of(full)
             return
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
@@ -515,7 +504,7 @@ def _insert_full_buffer(
     outermost = loops[operation.get_name()].path[0]
     names = [op.get_name() for op in operations]
     first = next(n for n, o in enumerate(names) if o in loops and loops[o].path[0] == outermost)
-    full = make_full_buffer(operation, layout)
+    full = full_buffers.make_full_buffer(operation, layout)
     operations.insert(first, full)
     return full
 
@@ -528,5 +517,5 @@ def _insert_copy(operation: Any, full: FullBuffer, operations: list[Any]) -> Non
     def load(index: Sequence[Any]) -> Any:
         return V.ops.load(name, tile(index))
 
-    copy = in_same_loops(operation, load, full, "identity")
+    copy = full_buffers.in_same_loops(operation, load, full, "identity")
     operations.insert(operations.index(operation) + 1, copy)
