@@ -154,26 +154,18 @@ def _announce(name: str) -> None:
         )
 
 
-HOST_ARGUMENTS = {
-    "aten::_ctc_loss": ("input_lengths", "target_lengths"),
-    "aten::_ctc_loss_backward": ("input_lengths", "target_lengths"),
-    "aten::_fused_adam_": ("state_steps",),
-    "aten::_fused_adamw_": ("state_steps",),
-    "aten::_index_put_impl_": ("indices",),
-    "aten::_pack_padded_sequence": ("lengths",),
-    "aten::_pad_packed_sequence": ("batch_sizes",),
-    "aten::_pin_memory": ("self",),
-    "aten::_unsafe_index": ("indices",),
-    "aten::_unsafe_index_put": ("indices",),
-    "aten::copy": ("src",),
-    "aten::copy_": ("src",),
-    "aten::index": ("indices",),
-    "aten::index_put": ("indices",),
-    "aten::index_put_": ("indices",),
-    "aten::lstm": ("batch_sizes",),
-    "aten::set_data": ("new_data",),
+_INDEXED = ("_index_put_impl_", "_unsafe_index", "_unsafe_index_put")
+HOST_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("_ctc_loss", "_ctc_loss_backward"), ("input_lengths", "target_lengths")),
+    **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), ("state_steps",)),
+    **dict.fromkeys((*_INDEXED, "index", "index_put", "index_put_"), ("indices",)),
+    **dict.fromkeys(("copy", "copy_"), ("src",)),
+    **dict.fromkeys(("lstm", "_pad_packed_sequence"), ("batch_sizes",)),
+    "_pack_padded_sequence": ("lengths",),
+    "_pin_memory": ("self",),
+    "set_data": ("new_data",),
 }
-"""Arguments that may be CPU tensors of any size, by operator."""
+"""Arguments that may be CPU tensors of any size, by operator of aten."""
 
 
 def check_devices(op: Any, args: Any, kwargs: Any) -> None:
@@ -184,7 +176,7 @@ def check_devices(op: Any, args: Any, kwargs: Any) -> None:
     if len({tensor.device for tensor in tensors_in((args, kwargs))}) < 2:
         return
     schema = schema_of(op)
-    allowed = HOST_ARGUMENTS.get(schema.name, ())
+    allowed = HOST_ARGUMENTS.get(schema.name.removeprefix("aten::"), ())
     specs = {spec.name: spec for spec in schema.arguments}
     pairs = [*zip(schema.arguments, args, strict=False)]
     pairs += [(specs[name], value) for name, value in kwargs.items()]

@@ -38,18 +38,8 @@ from spyre.torch_backend.eager.overlap import overlap_check
 from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
 
 MODULES: tuple[ModuleType, ...] = (
-    factories,
-    elementwise,
-    reductions,
-    matmul,
-    convolution,
-    windows,
-    normalisation,
-    indexing,
-    scatter,
-    masks,
-    activations,
-    integers,
+    *(factories, elementwise, reductions, matmul, convolution, windows, normalisation, indexing),
+    *(scatter, masks, activations, integers),
 )
 """Modules with a table ``KERNELS``."""
 

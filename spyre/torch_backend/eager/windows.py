@@ -51,18 +51,11 @@ class Windows:
     spread: Ints
 
     @classmethod
-    def of(
-        cls,
-        extents: Sequence[int],
-        positions: Sequence[int],
-        size: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-    ) -> Windows:
-        """Windows over a tensor without padding between its elements."""
-        lists = (extents, positions, size, stride, padding, dilation, [1] * len(extents))
-        return cls(*(tuple(map(int, numbers)) for numbers in lists))
+    def of(cls, extents: Sequence[int], *others: Sequence[int]) -> Windows:
+        """Windows over a tensor without padding between its elements; ``others``: the other fields
+        but ``spread``.
+        """
+        return cls(*(tuple(map(int, row)) for row in (extents, *others, [1] * len(extents))))
 
     def reversed(self) -> Windows:
         """Return windows over the positions of these, one per element of their input, by which a

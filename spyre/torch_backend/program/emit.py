@@ -69,16 +69,8 @@ def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
         if spec.written.sizes[spec.dims[0]] == 1:
             # the row dim of a single row, from a table of this pitch
             dims.append(IterationDim(1, (Factor(1, row_pitch), _ROW, _ROW), 1))
-    return IteratedOp(
-        spec.kind,
-        spec.name,
-        dims,
-        [view.device_format for view in views],
-        spec.constants,
-        spec.mask_from,
-        spec.lane_multiple,
-        rows,
-    )
+    formats, more = [view.device_format for view in views], (spec.mask_from, spec.lane_multiple)
+    return IteratedOp(spec.kind, spec.name, dims, formats, spec.constants, *more, rows)
 
 
 def emit_over(op: IteratedOp, bases: Bases, division: CoreDivision | None = None) -> OperationSpec:

@@ -34,16 +34,8 @@ _libraries: list[torch.library.Library] = []
 """Kept alive, since registrations end with their library."""
 
 VIEWS = (
-    "view",
-    "as_strided",
-    "_reshape_alias",
-    "unfold",
-    "set_",
-    "set_.source_Storage",
-    "set_.source_Storage_storage_offset",
-    "set_.source_Tensor",
-    "view_as_real",
-    "view_as_complex",
+    *("view", "as_strided", "_reshape_alias", "unfold", "view_as_real", "view_as_complex"),
+    *("set_", "set_.source_Storage", "set_.source_Storage_storage_offset", "set_.source_Tensor"),
 )
 """Operations that only change sizes and strides; ATen's CPU kernels work on any device."""
 

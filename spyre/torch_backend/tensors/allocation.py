@@ -282,21 +282,15 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 _lock = threading.Lock()
 
-_INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
-_FLOAT8_E4M3FN, _FLOAT8_E5M2FNUZ = 10, 13
 TYPE_CODES = {
-    torch.float16: _FLOAT,
-    torch.bfloat16: _BFLOAT,
-    torch.float32: _FLOAT,
-    torch.complex64: _COMPLEX,
-    torch.bool: _BOOL,
-    torch.int8: _INTEGER,
-    torch.int16: _INTEGER,
-    torch.int32: _INTEGER,
-    torch.int64: _INTEGER,
-    torch.uint8: _UNSIGNED,
-    torch.float8_e4m3fn: _FLOAT8_E4M3FN,
-    torch.float8_e5m2fnuz: _FLOAT8_E5M2FNUZ,
+    **dict.fromkeys((torch.int8, torch.int16, torch.int32, torch.int64), 0),
+    torch.uint8: 1,
+    **dict.fromkeys((torch.float16, torch.float32), 2),
+    torch.bfloat16: 4,
+    torch.complex64: 5,
+    torch.bool: 6,
+    torch.float8_e4m3fn: 10,
+    torch.float8_e5m2fnuz: 13,
 }
 """DLPack's type codes."""
 

@@ -171,15 +171,9 @@ class KernelOp:
             for k, extent in enumerate(self.extents)
             if self.is_walked(k)
         )
+        formats, more = tuple(t.format for t in self.tensors), (self.mask_from, self.lane_multiple)
         return IteratedOp(
-            self.kind,
-            self.name,
-            dims,
-            tuple(tensor.format for tensor in self.tensors),
-            dict(self.constants),
-            self.mask_from,
-            self.lane_multiple,
-            self.rows,
+            self.kind, self.name, dims, formats, dict(self.constants), *more, self.rows
         )
 
     def _factor(self, dim: int, tensor: KernelTensor) -> Factor:

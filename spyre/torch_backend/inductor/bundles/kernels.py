@@ -73,32 +73,21 @@ def launch_spec_files(
     ``names``: parameter names of the function, for the first tensors. ``shapes``: of the first
     tensors, with names for sizes that only a launch knows; such tensors have default layouts.
     """
-    rows = enumerate(zip(memory.arguments, tensors, strict=True))
-    given = dict(enumerate(names))
-    numbers = dict(zip(range(len(tensors) - len(constants), len(tensors)), constants, strict=True))
-    arguments = [
-        ArgumentSpec(
-            k,
-            argument_name(k),
-            _role(e),
-            t.shape,
-            t.dtype,
-            t.layout,
-            t.strides,
-            given.get(k, ""),
-            _finite(numbers[k][0]) if k in numbers else None,
-        )
-        for k, (e, t) in rows
-    ]
+    arguments, first = [], len(tensors) - len(constants)
+    for k, (use, tensor) in enumerate(zip(memory.arguments, tensors, strict=True)):
+        given, value = names[k] if k < len(names) else "", None
+        if k >= first:
+            value = _finite(constants[k - first][0])
+        extents = (tensor.shape, tensor.dtype, tensor.layout, tensor.strides)
+        arguments.append(ArgumentSpec(k, argument_name(k), _role(use), *extents, given, value))
     known = KernelArguments(tuple(arguments), memory.pool_bytes)
     spec = spec_of_arguments(known, name, symbolic, EMITTER)
     if any(isinstance(n, str) for shape in shapes for n in shape):
-        sized = zip(spec.args, [*shapes, *(a.shape for a in spec.args[len(shapes) :])], strict=True)
-        args = tuple(
+        sized = [
             structs.replace(a, shape=shape, layout=None) if shape != a.shape else a
-            for a, shape in sized
-        )
-        spec = structs.replace(spec, args=args)
+            for a, shape in zip(spec.args, shapes, strict=False)
+        ]
+        spec = structs.replace(spec, args=(*sized, *spec.args[len(shapes) :]))
     return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}
 
 
@@ -337,20 +326,13 @@ class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
         self.symbolic = symbolic
         self.unrolled = unrolled
 
-    def sdsc(
-        self,
-        name: str,
-        kernel: Kernel,
-        arguments: Sequence[HostExtents] = (),
-        constants: Sequence[tuple[float, str]] = (),
-        notes: Notes = NO_NOTES,
-        sizes: Sequence[SizeSpec] = (),
-    ) -> InductorKernel:
+    def sdsc(self, name: str, kernel: Kernel, **given: Any) -> InductorKernel:
         """The kernel of these operations; parameters and errors as of `InductorKernel`.
 
         Kernels with ``sizes`` have loops and symbolic addresses in any case.
         """
-        form = {} if sizes else {"symbolic": self.symbolic, "unrolled": self.unrolled}
-        compiled = InductorKernel(name, kernel, arguments, constants, notes, sizes, **form)
+        if not given.get("sizes"):
+            given |= {"symbolic": self.symbolic, "unrolled": self.unrolled}
+        compiled = InductorKernel(name, kernel, **given)
         note(compiled)
         return compiled

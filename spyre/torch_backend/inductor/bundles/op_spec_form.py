@@ -25,6 +25,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     Kernel,
     KernelLoop,
     KernelOp,
+    KernelTensor,
     plain_expression,
 )
 from spyre.torch_backend.program import OpKind
@@ -124,27 +125,22 @@ def _argument(op: KernelOp, number: int) -> TensorArg:
     if not isinstance(tensor.size_bytes, int):
         return _sized_argument(op, number)
     dims = op.device_dims[number]
-    is_input = number < len(op.tensors) - 1
+    is_input = not op.is_output(number)
     lane = sympy.Symbol(op.symbols[tensor.lane]) if tensor.lane >= 0 else None
     whole = [*(dim.size for dim in dims), tensor.lanes]
     is_part = bool(op.loop_dims) and not tensor.is_tile and not is_input
     # steps that the operation takes along each dim within one iteration of the loops
     steps = (1 + sum((op.extents[k] - 1) // unit for k, unit in dim.walked) for dim in dims)
     tile = [*steps, tensor.lanes] if is_part else whole
-    start = tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)
-    return TensorArg(
-        is_input,
-        tensor.argument,
-        tensor.format,
-        tile,
-        [
-            *(_coordinate(op, number, dim) for dim in dims),
-            sympy.Integer(0) if lane is None else sympy.Mod(lane, tensor.lanes),
-        ],
-        {tensor.memory: start},
-        per_tile_fixed=tensor.is_tile and tensor.memory != LX,
-        within=whole if tile != whole else (),
-    )
+    coordinates = [_coordinate(op, number, dim) for dim in dims]
+    coordinates.append(sympy.Integer(0) if lane is None else sympy.Mod(lane, tensor.lanes))
+    form = (is_input, tensor.argument, tensor.format, tile, coordinates, _allocation(tensor))
+    is_fixed = tensor.is_tile and tensor.memory != LX
+    return TensorArg(*form, per_tile_fixed=is_fixed, within=whole if tile != whole else ())
+
+
+def _allocation(tensor: KernelTensor) -> dict[str, int]:
+    return {tensor.memory: tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)}
 
 
 def _sized_argument(op: KernelOp, number: int) -> TensorArg:
@@ -166,16 +162,10 @@ def _sized_argument(op: KernelOp, number: int) -> TensorArg:
             coordinate, rest = coordinate + sympy.cancel(rest / pitch), sympy.Integer(0)
         coordinates.append(plain_expression(coordinate))
         size.append(int(tile))
-    lane = sympy.Symbol(op.symbols[tensor.lane])
-    return TensorArg(
-        number < len(op.tensors) - 1,
-        tensor.argument,
-        tensor.format,
-        [*size, tensor.lanes],
-        [*coordinates, sympy.Mod(lane, tensor.lanes)],
-        {tensor.memory: tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)},
-        within=tensor.device_size,
-    )
+    size.append(tensor.lanes)
+    coordinates.append(sympy.Mod(sympy.Symbol(op.symbols[tensor.lane]), tensor.lanes))
+    form = (not op.is_output(number), tensor.argument, tensor.format, size, coordinates)
+    return TensorArg(*form, _allocation(tensor), within=tensor.device_size)
 
 
 def _divides(pitch: sympy.Expr, step: Any) -> bool:

@@ -392,23 +392,17 @@ def views_of_arguments(model: Any) -> Iterator[tuple[int, int, torch.Tensor]]:
                 yield k, places.index(holder), view
 
 
-INDUCTOR_SETTINGS = {
+_OFF = (
+    *("split_reductions", "benchmark_harness", "permute_fusion", "allow_buffer_reuse"),
+    *("inplace_buffers", "online_softmax", "layout_optimization", "pattern_matcher"),
+    *("loop_ordering_after_fusion", "pick_loop_orders", "reorder_for_locality"),
+    "reorder_for_peak_memory",
+)
+INDUCTOR_SETTINGS = dict.fromkeys(_OFF, False) | {
     "always_keep_tensor_constants": True,
-    "split_reductions": False,
-    "benchmark_harness": False,
     "unroll_reductions_threshold": 1,
-    "permute_fusion": False,
     "max_fusion_buffer_group_pairwise_attempts": 0,
-    "allow_buffer_reuse": False,
-    "inplace_buffers": False,
     "fallback_random": True,
-    "online_softmax": False,
-    "layout_optimization": False,
-    "pattern_matcher": False,
-    "loop_ordering_after_fusion": False,
-    "pick_loop_orders": False,
-    "reorder_for_locality": False,
-    "reorder_for_peak_memory": False,
 }
 """Inductor's settings for spyre: one ir.Operation is one device operation, the order of dims is
 kept, and Inductor does not fuse, as `SpyreScheduling` makes bundles itself.

@@ -51,13 +51,8 @@ from spyre.torch_backend.program import Ints, LoweringError, NotRecorded, record
 _log = logging.getLogger("spyre.compile")
 
 HOST_MADE = (
-    "_efficientzerotensor",
-    "arange",
-    "eye",
-    "linspace",
-    "nonzero",
-    "tril_indices",
-    "triu_indices",
+    *("_efficientzerotensor", "arange", "eye", "linspace", "nonzero"),
+    *("tril_indices", "triu_indices"),
 )
 """Prefixes of operations whose kernels run on the host."""
 
@@ -418,32 +413,13 @@ RUN = torch.ops.spyre.run.default
 
 aten = torch.ops.aten
 
-LOWERED_BY_INDUCTOR = frozenset(
-    {
-        RUN,
-        aten.view.default,
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.permute.default,
-        aten.transpose.int,
-        aten.t.default,
-        aten.expand.default,
-        aten.unsqueeze.default,
-        aten.squeeze.default,
-        aten.squeeze.dim,
-        aten.squeeze.dims,
-        aten.slice.Tensor,
-        aten.select.int,
-        aten.split.Tensor,
-        aten.split_with_sizes.default,
-        aten.unbind.int,
-        aten.alias.default,
-        aten.detach.default,
-        aten.full.default,
-        aten.copy_.default,
-        aten._local_scalar_dense.default,
-    }
-)
+LOWERED_BY_INDUCTOR = {
+    RUN,
+    *map(operator, ("view", "_unsafe_view", "reshape", "permute", "transpose.int", "t", "expand")),
+    *map(operator, ("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims", "slice.Tensor")),
+    *map(operator, ("select.int", "split.Tensor", "split_with_sizes", "unbind.int", "alias")),
+    *map(operator, ("detach", "full", "copy_", "_local_scalar_dense")),
+}
 """Operations on spyre tensors that Inductor lowers; all others run eagerly, between bundles."""
 
 

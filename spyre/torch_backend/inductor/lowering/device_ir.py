@@ -56,22 +56,9 @@ def program_of(operation: Any) -> DeviceProgram | None:
 
 
 INDUCTOR_NAMES = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "realdiv": "truediv",
-    "maximum": "maximum",
-    "minimum": "minimum",
-    "exp": "exp",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "reciprocal": "reciprocal",
-    "neg": "neg",
-    "abs": "abs",
-    "sigmoid": "sigmoid",
-    "floor": "floor",
-    "relufwd": "relu",
-    "where3": "where",
+    **{name: name for name in ("add", "sub", "mul", "maximum", "minimum", "exp", "sqrt", "rsqrt")},
+    **{name: name for name in ("reciprocal", "neg", "abs", "sigmoid", "floor")},
+    **{"realdiv": "truediv", "relufwd": "relu", "where3": "where"},
 }
 """Inductor's names of device operations; the others become opaque elementwise operations."""
 
