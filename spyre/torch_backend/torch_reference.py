@@ -229,7 +229,9 @@ def divergence_search(function: Function, run: Run) -> FirstDivergence:
             expected="launch_spec.json beside bundle.mlir, or a case",
         )
     inputs = {name: b for name, b in run.buffers.items() if b.is_input and b.content is not None}
-    inputs = dict(sorted(inputs.items(), key=lambda pair: _natural(pair[0])))
+    parts = {name: re.split(r"(\d+)", name) for name in inputs}
+    order = {n: [int(p) if p.isdigit() else p for p in row] for n, row in parts.items()}
+    inputs = dict(sorted(inputs.items(), key=lambda pair: order[pair[0]]))
     names = {
         name: buffer.spec.given_name
         for name, buffer in inputs.items()
@@ -251,10 +253,6 @@ def divergence_search(function: Function, run: Run) -> FirstDivergence:
         outputs,
         ", ".join(Path(file).name for file in left_out),
     )
-
-
-def _natural(name: str) -> list[int | str]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def first_wrong(

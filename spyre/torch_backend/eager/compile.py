@@ -140,14 +140,8 @@ def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | Non
     base = buffer.base
     if base is None or DTYPES[base.dtype] != tensor.dtype:
         return None
-    return device_view(
-        base.layout,
-        base.shape,
-        base.strides,
-        tuple(tensor.shape),
-        tensor.stride(),
-        tensor.storage_offset(),
-    )
+    extents = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return device_view(base.layout, base.shape, base.strides, *extents)
 
 
 def _view(operand: Operand, buffer: DeviceBuffer | None) -> OperandView | None:

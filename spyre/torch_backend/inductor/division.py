@@ -123,7 +123,7 @@ def _undivided_reason(dim: DivisibleDim, op: KernelOp, number: int, family: Fami
     if family is Family.REDUCTION and padded and not op.output.has(number):
         return "its padding is masked by coordinates"
     # SDSC reference §6.4: a table that is read through an index is not divided.
-    if op.rows and number in op.dims_of(0):
+    if op.rows and op.tensors[0].has(number) and number != op.indirect_dim(0):
         return "all cores read one table from one start"
     return ""
 

@@ -283,20 +283,11 @@ def _is_divided_differently(accesses: Accesses) -> str | None:
 
 _Rule = Callable[[Accesses], str | None]
 UNDIVIDED_RULES: tuple[_Rule, ...] = (
-    _is_argument,
-    _is_read_first,
-    _is_used_once,
-    _has_other_format,
-    _needs_hbm,
-    _moves,
+    *(_is_argument, _is_read_first, _is_used_once),
+    *(_has_other_format, _needs_hbm, _moves),
 )
 """Rules that do not depend on how the operations are divided."""
-RULES: tuple[_Rule, ...] = (
-    *UNDIVIDED_RULES,
-    _is_partial_sum,
-    _has_no_core_view,
-    _is_divided_differently,
-)
+RULES = (*UNDIVIDED_RULES, _is_partial_sum, _has_no_core_view, _is_divided_differently)
 """Each returns a reason, or None; the reason of the first rule that refuses is reported."""
 
 

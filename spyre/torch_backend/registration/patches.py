@@ -63,7 +63,7 @@ def install_named(names: Collection[str] = FOR_OTHER_PACKAGES) -> None:
     """Install patches by name, for a package that registers PrivateUse1 itself."""
     for patch in PATCHES:
         if patch.name in names:
-            patch.install()
+            patch.put(patch.targets)
 
 
 def _is_spyre(device: Any) -> bool:
@@ -338,7 +338,8 @@ _of_groups = partial(_lazily, "distributed.compat")
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change to torch. ``targets``: replaced names, and the functions that ``put`` places there.
+    """A change to torch. ``targets``: replaced names, and the functions that ``put`` places there
+    once per process.
     ``purpose``: the feature that requires it.
 
     ``with_groups``: installed with the first process group of ``spyreccl``, not with torch.
@@ -349,10 +350,6 @@ class Patch:
     purpose: str
     put: Callable[[Mapping[str, Any]], None] = compat.wrap
     with_groups: bool = False
-
-    def install(self) -> None:
-        """Change torch; once per process."""
-        self.put(self.targets)
 
 
 _WORK = "torch._C._distributed_c10d.Work"
@@ -532,4 +529,4 @@ def install(with_groups: bool = False) -> None:
         )
     for patch in PATCHES:
         if patch.with_groups == with_groups and patch.name not in left_out:
-            patch.install()
+            patch.put(patch.targets)

@@ -43,14 +43,15 @@ def sources_of(model: Any) -> tuple[str, tuple[str, ...]]:
     """
     if not isinstance(model, torch.fx.GraphModule):
         return "", ()
-    if not any("grapharg" in node.meta for node in _placeholders(model.graph)):
+    arguments = model.graph.find_nodes(op="placeholder")
+    if not any("grapharg" in node.meta for node in arguments):
         known = {tag[0] for node in model.graph.nodes if (tag := _tag(node)) is not None}
         return "+".join(sorted(known)), ()
     nodes = list(_operations(model))
     traces = [str(node.meta.get("stack_trace") or "") for _, node in nodes]
     # the locals of a function resumed after a graph break are not its arguments
     is_whole = not any(_RESUMED in trace for trace in traces)
-    origins = [getattr(n.meta.get("grapharg"), "source", None) for n in _placeholders(model.graph)]
+    origins = [getattr(node.meta.get("grapharg"), "source", None) for node in arguments]
     names = tuple(readable(str(o.name)) if o is not None and is_whole else "" for o in origins)
     modules = [_module_path(node) for _, node in nodes]
     called = [name for name, _ in nodes]
@@ -65,11 +66,6 @@ def sources_of(model: Any) -> tuple[str, tuple[str, ...]]:
         functions.append(lines)
         _places.cache_clear()
     return digest, names
-
-
-def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    nodes: list[torch.fx.Node] = graph.find_nodes(op="placeholder")
-    return nodes
 
 
 def _operations(model: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.Node]]:

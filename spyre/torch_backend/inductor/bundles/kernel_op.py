@@ -179,15 +179,6 @@ class KernelOp:
     def _factor(self, dim: int, tensor: KernelTensor) -> Factor:
         return Factor(self.extents[dim], tensor.pitches[dim], tensor.lane == dim)
 
-    def dims_of(self, number: int) -> frozenset[int]:
-        """Dims along which the iteration moves tensor ``number``. The rows of a gather's table are
-        no such dim, since an index selects them.
-        """
-        indirect = self.indirect_dim(number)
-        return frozenset(
-            k for k in range(len(self.extents)) if self.tensors[number].has(k) and k != indirect
-        )
-
     def indirect_dim(self, number: int) -> int:
         """The dim along which an index selects elements of tensor ``number``, -1 for none."""
         return self.roles.index(1) if self.rows and number == 0 else -1

@@ -157,7 +157,10 @@ class RowwiseGraph:
         self._row_counts: dict[Any, set[int]] = {}
         self._symbol: Any = None  # no size counts rows
         (output,) = module.graph.find_nodes(op="output")
-        self._outputs = [_value(node) for node in output.args[0]]
+        self._outputs = [
+            node.meta.get("val") if isinstance(node, torch.fx.Node) else node
+            for node in output.args[0]
+        ]
         try:
             if hints_key(module):
                 raise NotRowwise("hints ask for separate loops")
@@ -281,10 +284,6 @@ def _view_at(value: torch.Tensor, sizes: Values) -> tuple[tuple[int, ...], tuple
     stride = tuple(value_at(n, sizes) if is_size(n) else n for n in value.stride())
     offset = value.storage_offset()
     return shape, stride, value_at(offset, sizes) if is_size(offset) else offset
-
-
-def _value(node: Any) -> Any:
-    return node.meta.get("val") if isinstance(node, torch.fx.Node) else node
 
 
 # --- which symbol counts rows --------------------------------------------------------------------

@@ -51,7 +51,7 @@ from spyre.torch_backend.inductor.lowering.decompositions import (
     decompositions,
     functional_kernels,
     lower_run,
-    mark_fallbacks_in,
+    mark_fallbacks,
 )
 from spyre.torch_backend.inductor.tiling.accesses import by_graph_input
 
@@ -465,7 +465,9 @@ def _install_hooks() -> None:
 
     def fallbacks_marked(graph: Any, *args: Any) -> Any:
         if _in_spyre_context.get():
-            mark_fallbacks_in(graph.module)
+            for part in graph.module.modules():
+                if isinstance(part, torch.fx.GraphModule):
+                    mark_fallbacks(part.graph)
         return run(graph, *args)
 
     compat.GraphLowering._update_scheduler = passes_first

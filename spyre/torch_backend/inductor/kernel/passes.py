@@ -360,13 +360,6 @@ OPERATION_PASSES = (
 """Passes before the operations of a bundle become `KernelOp`s."""
 
 
-def _argument_numbers(kernel: KernelOperations) -> Mapping[int, int]:
-    """Numbers of the arguments once the constants that are read follow the tensors; -1: scratch."""
-    count, constants = kernel.builder.builder.arguments, kernel.constants
-    others = [k for k in range(count) if k not in constants]
-    return {-1: -1} | {number: k for k, number in enumerate([*others, *read_constants(kernel)])}
-
-
 def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
     """The division of an operation among the cores, by hints (``op.cores``) or by the passes. The
     only reduced dim that may be divided is K of a matmul, whose partial sums are added up.
@@ -395,7 +388,11 @@ def _undivided(
     operations: KernelOperations, whole: Collection[int], k_fast: bool
 ) -> list[KernelOp]:
     """The operations before their work is divided."""
-    numbers = _argument_numbers(operations)
+    # of the arguments once the constants that are read follow the tensors; -1: scratch
+    count, constants = operations.builder.builder.arguments, operations.constants
+    others = [k for k in range(count) if k not in constants]
+    known = enumerate([*others, *read_constants(operations)])
+    numbers = {-1: -1} | {number: k for k, number in known}
     pairs = zip(operations.specs, operations.paths, strict=True)
     ops = (kernel_op(operations, spec, path, numbers, whole) for spec, path in pairs)
     return [op if k_fast else replace(op, k_fast=False) for op in ops]

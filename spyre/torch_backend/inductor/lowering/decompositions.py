@@ -537,14 +537,8 @@ def _is_view(node: torch.fx.Node) -> bool:
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
-SEQUENCES = (
-    aten.arange.default,
-    aten.arange.start,
-    aten.arange.start_step,
-    aten.eye.default,
-    aten.eye.m,
-    aten.linspace.default,
-)
+_MADE = ("arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace")
+SEQUENCES = tuple(map(operator, _MADE))
 MAX_KEPT_ELEMENTS = 1 << 16
 
 
@@ -634,13 +628,6 @@ def _take_bools_as_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
                 number = graph.call_function(aten.reshape.default, (tensor, []))
             number.meta["val"] = tensor.meta["val"].reshape([])
             node.update_arg(k, number)
-
-
-def mark_fallbacks_in(module: torch.nn.Module) -> None:
-    """`mark_fallbacks` of a graph and of the graphs inside of it."""
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            mark_fallbacks(part.graph)
 
 
 def mark_fallbacks(graph: torch.fx.Graph) -> None:

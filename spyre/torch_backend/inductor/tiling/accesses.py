@@ -32,11 +32,6 @@ class OperationAccesses:
     reads: tuple[MemoryDep, ...]
     index_values: tuple[sympy.Expr, ...]
 
-    def extent_of(self, variable: sympy.Symbol) -> Any:
-        """Return the extent of ``variable``; None if it is no variable of the operation."""
-        pairs = zip(self.variables, self.extents, strict=True)
-        return next((extent for known, extent in pairs if known == variable), None)
-
 
 def is_loop_operation(operation: Any) -> bool:
     """Return True for a Pointwise or a Reduction, the operations that can be in a loop."""
@@ -151,7 +146,7 @@ def _coordinate_stays_within(
         elif not isinstance(atom, sympy.Symbol) or factor < 0:
             return False
         else:
-            steps = accesses.extent_of(atom)
+            steps = dict(zip(accesses.variables, accesses.extents, strict=True)).get(atom)
             last += 0 if steps is None else factor * (steps - 1)
     return bool(last < extent)
 
