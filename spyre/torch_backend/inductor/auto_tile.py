@@ -142,29 +142,26 @@ def candidate_ranges(
     names = dict.fromkeys(name for row in dims.values() for name in row)
     longest = (part for name in names for part in _longest(operations, dims, name))
     parts = dict.fromkeys(part for ends in longest for part in _parts(operations, *ends))
-    found = ((part, _tileable(operations[slice(*part)], dims)) for part in parts)
+    full = (part for part in parts if part[0] < part[1])
+    found = ((part, _tileable(operations[slice(*part)], dims)) for part in full)
     ranges = [(part, extents) for part, extents in found if extents]
     return sorted(ranges, key=lambda row: (row[0][0] - row[0][1], row[0][0]))
 
 
 def _longest(operations: Sequence[Any], dims: Mapping[str, Dims], name: str) -> Iterator[Range]:
+    """Yield the longest ranges of a class of dims; some are empty."""
     begin = 0
     for position, op in enumerate(operations):
         dim = dims.get(op.get_name(), {}).get(name)
         if dim is None or not is_loop_operation(op) or is_hinted(op):
-            yield from _unless_empty(begin, position)
+            yield begin, position
             begin = position + 1
         elif dim[1]:
-            yield from _unless_empty(begin, position)
+            yield begin, position
             if reduces_exactly(op):
                 yield begin, position + 1
             begin = position + 1
-    yield from _unless_empty(begin, len(operations))
-
-
-def _unless_empty(begin: int, end: int) -> Iterator[Range]:
-    if begin < end:
-        yield begin, end
+    yield begin, len(operations)
 
 
 def _parts(operations: Sequence[Any], begin: int, end: int) -> Iterator[Range]:
@@ -173,9 +170,9 @@ def _parts(operations: Sequence[Any], begin: int, end: int) -> Iterator[Range]:
     matmuls = [k for k in range(begin, end) if is_matmul(operations[k])]
     borders = [begin, *matmuls, end]
     for first, last in pairwise(borders):
-        yield from _unless_empty(first, last)
+        yield first, last
         if first in matmuls:
-            yield from _unless_empty(first + 1, last)
+            yield first + 1, last
 
 
 def _tileable(operations: Sequence[Any], dims: Mapping[str, Dims]) -> dict[str, int]:
