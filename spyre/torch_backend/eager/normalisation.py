@@ -65,18 +65,6 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     return _rounded(dtype, statistics, result, mean, scale)
 
 
-def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
-    """Like `layer_norm`, over all dims of x [rows, groups, channels of one, positions …] but two;
-    all in float32, like `batch_norm`.
-    """
-    *weights, kinds, eps, dtype, statistics = args
-    (term,) = terms_of(builder, _F32, x)
-    mean, centred, variance = _statistics(term, range(2, len(x.sizes)))
-    factors = dict(zip(kinds, terms_of(builder, _F32, *weights), strict=True))
-    result, scale = _normalised(*centred, variance, factors, eps)
-    return _rounded(dtype, statistics, result, mean, scale)
-
-
 def _rounded(dtype: str, others_dtype: str, result: Term, *others: Term) -> tuple[Value, ...]:
     return result.convert(dtype).value, *(term.convert(others_dtype).value for term in others)
 
@@ -231,7 +219,8 @@ def _wanted(grads: Sequence[torch.Tensor], args: Arguments) -> tuple[torch.Tenso
 def native_group_norm(args: Arguments) -> Any:
     """The result, in the memory format of the input, mean and reciprocal deviation.
 
-    Groups are views of contiguous memory. ATen's composition computes results without elements.
+    It is the layer norm of [rows, groups, channels of one, positions …] over all dims but two, a
+    view of contiguous memory. ATen's composition computes results without elements.
     """
     given, affine = args.input, _affine(args)
     x = given.contiguous()
@@ -245,8 +234,8 @@ def native_group_norm(args: Arguments) -> Any:
         operands = [x.view(rows, groups, width, *positions)]
         operands += [w.view(1, groups, width, *[1] * len(positions)) for w in affine.values()]
         formats = name_of(x.dtype), name_of(_dtype_of(affine.values(), x))
-        parameters = (tuple(affine), float(args.eps), *formats)
-        result, *statistics = run("group_norm", group_norm, operands, parameters)
+        parameters = (tuple(affine), 1 + len(positions), float(args.eps), *formats)
+        result, *statistics = run("group_norm", layer_norm, operands, parameters)
         results = result.view(x.shape), *(s.view(rows, groups) for s in statistics)
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
     if memory_format is None or given.is_contiguous():
