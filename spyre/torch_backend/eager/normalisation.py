@@ -56,29 +56,17 @@ def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
 
     ``kinds``: which of weight and bias the values behind x are.
     """
-    *weights, kinds, count, eps, dtype, kept = args
+    *weights, kinds, count, eps, dtype, statistics = args
     rank = len(x.sizes)
     (term,) = terms_of(builder, _F32, x)
     mean, centred, variance = _statistics(term, tuple(range(rank - count, rank)))
     factors = dict(zip(kinds, terms_of(builder, _F32, *weights), strict=True))
     result, scale = _normalised(*centred, variance, factors, eps)
-    return *_rounded(dtype, result), *_rounded(kept, mean, scale)
+    return _rounded(dtype, statistics, result, mean, scale)
 
 
-def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
-    """Like `layer_norm`, over all dims of x [rows, groups, channels of one, positions …] but two;
-    all in float32, like `batch_norm`.
-    """
-    *weights, kinds, eps, dtype, kept = args
-    (term,) = terms_of(builder, _F32, x)
-    mean, centred, variance = _statistics(term, range(2, len(x.sizes)))
-    factors = dict(zip(kinds, terms_of(builder, _F32, *weights), strict=True))
-    result, scale = _normalised(*centred, variance, factors, eps)
-    return *_rounded(dtype, result), *_rounded(kept, mean, scale)
-
-
-def _rounded(dtype: str, *terms: Term) -> tuple[Value, ...]:
-    return tuple(term.convert(dtype).value for term in terms)
+def _rounded(dtype: str, others_dtype: str, result: Term, *others: Term) -> tuple[Value, ...]:
+    return result.convert(dtype).value, *(term.convert(others_dtype).value for term in others)
 
 
 def _statistics(x: Term, dims: Sequence[int]) -> tuple[Term, tuple[Term, Term], Term]:
@@ -110,7 +98,7 @@ def layer_norm_backward(
 
     ``count``: how many of the last dims are normalised.
     """
-    *weight, count, dtype, kept = args
+    *weight, count, dtype, parameters = args
     rank = len(x.sizes)
     outer, inner = tuple(range(rank - count)), tuple(range(rank - count, rank))
     gradient, term, average, factor = terms_of(builder, _F32, grad, x, mean, scale)
@@ -120,8 +108,8 @@ def layer_norm_backward(
         gradient = gradient * given
     tilt = normal * (gradient * normal).mean(inner)
     grad_x = (gradient - gradient.mean(inner) - tilt) * factor
-    per_weight = (total.reshaped(x.sizes[rank - count :]) for total in sums)
-    return *_rounded(dtype, grad_x), *_rounded(kept, *per_weight)
+    sums_of_x = (total.reshaped(x.sizes[rank - count :]) for total in sums)
+    return _rounded(dtype, parameters, grad_x, *sums_of_x)
 
 
 def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
@@ -131,16 +119,16 @@ def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     ``kinds``: names of the values behind x, each with an element per channel. Batch statistics are
     over all dims but the channels, in float32, since the mean may be large.
     """
-    *values, kinds, eps, dtype, kept = args
+    *values, kinds, eps, dtype, statistics = args
     (term,) = terms_of(builder, _F32, x)
     given = dict(zip(kinds, _per_channel(builder, len(x.sizes), *values), strict=True))
     if "mean" in given:
         result, _ = _normalised(term, given["mean"], given["variance"], given, eps)
-        return _rounded(dtype, result)
+        return _rounded(dtype, statistics, result)
     mean, centred, variance = _statistics(term, (0, *range(2, len(x.sizes))))
     result, scale = _normalised(*centred, variance, given, eps)
     rows = (row.reshaped((x.sizes[1],)) for row in (mean, scale, variance))
-    return *_rounded(dtype, result), *_rounded(kept, *rows)
+    return _rounded(dtype, statistics, result, *rows)
 
 
 def _per_channel(builder: Lowering, rank: int, *values: Value) -> list[Term]:
@@ -157,7 +145,7 @@ def batch_norm_backward(
     weight: Value,
     own: bool,
     dtype: str,
-    kept: str,
+    parameters: str,
 ) -> tuple[Value, ...]:
     """Gradients of x, weight and bias, computed in float32; ``own``: statistics were those of x."""
     dims = (0, *range(2, len(x.sizes)))
@@ -172,7 +160,7 @@ def batch_norm_backward(
         gradient = gradient - normal * (grad_weight * share)
     grad_x = gradient * (factor * own_weight)
     sums = (total.reshaped((x.sizes[1],)) for total in (grad_weight, grad_bias))
-    return *_rounded(dtype, grad_x), *_rounded(kept, *sums)
+    return _rounded(dtype, parameters, grad_x, *sums)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -231,7 +219,8 @@ def _wanted(grads: Sequence[torch.Tensor], args: Arguments) -> tuple[torch.Tenso
 def native_group_norm(args: Arguments) -> Any:
     """The result, in the memory format of the input, mean and reciprocal deviation.
 
-    Groups are views of contiguous memory. ATen's composition computes results without elements.
+    It is the layer norm of [rows, groups, channels of one, positions …] over all dims but two, a
+    view of contiguous memory. ATen's composition computes results without elements.
     """
     given, affine = args.input, _affine(args)
     x = given.contiguous()
@@ -245,8 +234,8 @@ def native_group_norm(args: Arguments) -> Any:
         operands = [x.view(rows, groups, width, *positions)]
         operands += [w.view(1, groups, width, *[1] * len(positions)) for w in affine.values()]
         formats = name_of(x.dtype), name_of(_dtype_of(affine.values(), x))
-        parameters = (tuple(affine), float(args.eps), *formats)
-        result, *statistics = run("group_norm", group_norm, operands, parameters)
+        parameters = (tuple(affine), 1 + len(positions), float(args.eps), *formats)
+        result, *statistics = run("group_norm", layer_norm, operands, parameters)
         results = result.view(x.shape), *(s.view(rows, groups) for s in statistics)
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
     if memory_format is None or given.is_contiguous():

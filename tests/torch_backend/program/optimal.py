@@ -15,7 +15,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from spyre.torch_backend.program.builder import LiveBuffer, aligned
+from spyre.dtypes import STICK_BYTES
+from spyre.mlir.builder import round_up
+from spyre.torch_backend.program.builder import LiveBuffer
 
 Ints = NDArray[np.int64]
 
@@ -182,7 +184,7 @@ class _OrderSearch:
     def _put(self, k: int, left: int, heights: Ints, load: Ints) -> None:
         block = self.blocks[k]
         life = slice(block.start, block.end)
-        place = aligned(int(heights[life].max()))
+        place = round_up(int(heights[life].max()), STICK_BYTES)
         higher, lighter = heights.copy(), load.copy()
         higher[life] = place + block.size_bytes
         lighter[life] -= block.size_bytes

@@ -10,14 +10,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from spyre.hw.cost import divisors
 from spyre.hw.counters.program import operation_counts
-from spyre.torch_backend.inductor.auto_tile import (
-    best_levels,
-    best_of,
-    counts_of,
-    launch_counts,
-    outcome_of,
-)
+from spyre.torch_backend.inductor.auto_tile import best_levels, best_of, launch_counts, outcome_of
 from spyre.torch_backend.inductor.base.notes import TILING_FILE, observing
 from spyre.torch_backend.inductor.bundles.op_spec_form import LoopSpec
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
@@ -70,10 +65,10 @@ def test_what_was_tried_is_what_is_compiled(name):
 def all_levels(extents):
     """One loop on any dim and two on any pair, with all divisors."""
     for name, extent in extents.items():
-        yield from ((TileLevel(n, name),) for n in counts_of(extent))
+        yield from ((TileLevel(n, name),) for n in divisors(extent)[1:])
     for outer, inner in permutations(extents, 2):
-        for n in counts_of(extents[outer]):
-            for m in counts_of(extents[inner]):
+        for n in divisors(extents[outer])[1:]:
+            for m in divisors(extents[inner])[1:]:
                 yield (TileLevel(n, outer), TileLevel(m, inner))
 
 
