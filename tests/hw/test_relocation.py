@@ -126,8 +126,8 @@ def test_a_batch_has_the_rows_of_its_launches(name: str, seed: int, count: int):
     kernel, rig = kernel_of(name), rig_of(name, seed)
     launches = [rig.anywhere(rng) for _ in range(count)]
     batch = link_batch(kernel, launches)
-    assert len(batch) == count
-    (group,) = batch.groups
+    (group,) = batch
+    assert len(group) == count
     rows = np.concatenate([anew(kernel, launch).host_dispatch for launch in launches])
     np.testing.assert_array_equal(group.rows, rows)
     assert group.bases is not None
@@ -135,7 +135,7 @@ def test_a_batch_has_the_rows_of_its_launches(name: str, seed: int, count: int):
     assert found is not None
     np.testing.assert_array_equal(found, rows)
     for k, launch in enumerate(launches):
-        np.testing.assert_array_equal(batch.program(k).dispatch, anew(kernel, launch).dispatch)
+        np.testing.assert_array_equal(group.program(k).dispatch, anew(kernel, launch).dispatch)
 
 
 def test_moving_moves_every_region():
@@ -385,8 +385,8 @@ def test_what_fits_only_by_chance_is_found_elsewhere():
 
 def test_without_owners_nothing_moves():
     kernel, rig = kernel_of("symbolic_add"), rig_of("symbolic_add")
-    binding = kernel.bind(rig.at([region(0), region(1), region(2)]))
-    binding = replace(binding, owners=AddressOwners())
+    linked = kernel.link(rig.at([region(0), region(1), region(2)]))
+    binding = replace(linked.binding, owners=AddressOwners())
     bundle = kernel.bundle
     linker = Linker(bundle.program, bundle.operations, engine().numerics, 1)
     assert not is_relocatable(linker.link(binding))

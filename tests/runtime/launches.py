@@ -13,7 +13,6 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import alias_rows, alias_structure
 from spyre.hw.linking.linked_program import (
     BatchGroup,
-    LinkedBatch,
     LinkedProgram,
     is_movable,
     movable_rows,
@@ -148,15 +147,19 @@ def assert_same(found: LinkedProgram, expected: LinkedProgram) -> None:
     assert sorted(ours.allocations, key=repr) == sorted(theirs.allocations, key=repr)
 
 
-def link_batch(kernel: Kernel, launches: Sequence[Launch]) -> LinkedBatch:
+def link_batch(kernel: Kernel, launches: Sequence[Launch]) -> list[BatchGroup]:
     """``launches`` one behind another, as `Executor.run_batch` takes them."""
     groups: list[BatchGroup] = []
     for signature, alike in groupby(launches, key=kernel.signature_of):
         run = list(alike)
         addresses = np.array([launch.addresses for launch in run], np.int64)
-        names = [launch.names for launch in run]
-        groups += kernel.link_batch_at(signature, addresses, names).groups
-    return LinkedBatch(groups)
+        groups += kernel.link_batch_at(signature, addresses)
+    return groups
+
+
+def programs_of(batch: Sequence[BatchGroup]) -> list[LinkedProgram]:
+    """The launches of a batch as separate programs."""
+    return [group.program(k) for group in batch for k in range(len(group))]
 
 
 # --- moving what is linked --------------------------------------------------------------------

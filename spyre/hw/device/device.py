@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,7 +44,7 @@ from spyre.mlir.operation import indexed_dims
 
 if TYPE_CHECKING:
     from spyre.hw.counters import LaunchCounts
-    from spyre.hw.linking import BatchGroup, LinkedBatch
+    from spyre.hw.linking import BatchGroup
     from spyre.hw.sanitizer import CheckChoice, Sanitizer
 
 
@@ -101,31 +101,28 @@ class Executor:
         if faulty >= 0:
             raise self._fault_of(linked, faulty)
 
-    def run_batch(self, batch: LinkedBatch, first: int = 0, last: int | None = None) -> None:
-        """Run launches ``first`` to ``last`` (excluded; None: to the end), many per driver call.
+    def run_batch(self, groups: Iterable[BatchGroup]) -> None:
+        """Run the launches of ``groups`` in order, many per driver call.
 
-        A DeviceFault, as from `run`, has the number of the faulty launch in ``batch_launch``; later
-        launches did not run. With a sanitizer there is one driver call per launch.
+        After a DeviceFault, as from `run`, no later launch runs. With a sanitizer there is one
+        driver call per launch.
         """
-        end = len(batch) if last is None else last
-        if self.sanitizer is not None:
-            for launch in range(first, end):
-                with _numbered(launch):
-                    self.run(batch.program(launch))
-            return
-        for number, piece in batch.pieces(first, end):
-            self._run_piece(number, piece)
+        for group in groups:
+            if self.sanitizer is None:
+                for piece in group.pieces():
+                    self._run_piece(piece)
+            else:
+                for launch in range(len(group)):
+                    self.run(group.program(launch))
 
-    def _run_piece(self, number: int, piece: BatchGroup) -> None:
+    def _run_piece(self, piece: BatchGroup) -> None:
         linked, rows = piece.linked, piece.rows
         faulty = self._call(linked, rows, 0, len(rows))
-        if faulty < 0:
-            if self.counts is not None:
-                self.counts.note(linked.view, len(piece))
-            return
-        launch, dispatch = divmod(faulty, len(linked.host_dispatch))
-        with _numbered(number + launch):
+        if faulty >= 0:
+            launch, dispatch = divmod(faulty, len(linked.host_dispatch))
             raise self._fault_of(piece.program(launch), dispatch)
+        if self.counts is not None:
+            self.counts.note(linked.view, len(piece))
 
     def run_timed(
         self, linked: LinkedProgram, progress: Progress | None = None
@@ -195,16 +192,6 @@ class Executor:
         if linked.tables[linked.dispatch[dispatch, 0], tb.KIND] == tb.REQUANTIZE_KIND:
             return overflow_fault(linked, dispatch, address)
         return index_fault(linked, dispatch, address, self.memory)
-
-
-@contextmanager
-def _numbered(launch: int) -> Iterator[None]:
-    """Set ``batch_launch`` of a DeviceFault raised in this context to ``launch``."""
-    try:
-        yield
-    except DeviceFault as fault:
-        fault.batch_launch = launch
-        raise
 
 
 def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[object, ...]]:

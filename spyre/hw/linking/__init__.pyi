@@ -15,7 +15,6 @@ from .checks import (
 )
 from .linked_program import (
     BatchGroup as BatchGroup,
-    LinkedBatch as LinkedBatch,
     LinkedProgram as LinkedProgram,
     Variant as Variant,
     entry_addresses as entry_addresses,

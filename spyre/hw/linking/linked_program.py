@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -417,31 +416,29 @@ MAX_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class BatchGroup:
-    """Launches that differ in the addresses of their allocations only.
+    """Launches that differ in the addresses of their allocations only. Any thread may read it.
 
     ``bases``: [launch, allocation of ``linked``]; None: the one launch ``linked`` was linked for.
-    ``names``: of the allocations, per launch; empty: those of ``linked``.
     """
 
     linked: LinkedProgram
     bases: Int64Array | None = None
-    names: tuple[tuple[str, ...], ...] = ()
 
     def __len__(self) -> int:
         return 1 if self.bases is None else len(self.bases)
 
     def program(self, launch: int) -> LinkedProgram:
         """Launch number ``launch`` of the group as a separate program."""
-        if self.bases is None:
-            return self.linked
-        names = self.names[launch] if self.names else ()
-        return move(self.linked, self.bases[launch].tolist(), names)
+        return self.linked if self.bases is None else move(self.linked, self.bases[launch].tolist())
 
-    def part(self, first: int, last: int) -> BatchGroup:
-        """Launches ``first`` to ``last`` (excluded) of the group."""
+    def pieces(self) -> Iterator[BatchGroup]:
+        """The group in pieces of at most MAX_ROWS dispatches; a launch with more is one piece."""
         if self.bases is None:
-            return self
-        return replace(self, bases=self.bases[first:last], names=self.names[first:last])
+            yield self
+            return
+        step = max(MAX_ROWS // max(len(self.linked.code.dispatch), 1), 1)
+        for first in range(0, len(self), step):
+            yield BatchGroup(self.linked, self.bases[first : first + step])
 
     @property
     def rows(self) -> Int64Array:
@@ -449,35 +446,6 @@ class BatchGroup:
         if self.bases is None:
             return self.linked.host_dispatch
         return place_rows(self.linked.code, self.bases)
-
-
-class LinkedBatch:
-    """Launches in the order they run. Immutable; any thread may read it."""
-
-    def __init__(self, groups: Sequence[BatchGroup]) -> None:
-        self.groups = tuple(groups)
-        self._offsets = (0, *accumulate(map(len, groups)))
-
-    def __len__(self) -> int:
-        """Number of launches."""
-        return self._offsets[-1]
-
-    def program(self, launch: int) -> LinkedProgram:
-        """Launch number ``launch`` as a separate program."""
-        ((_, piece),) = self.pieces(launch, launch + 1)
-        return piece.program(0)
-
-    def pieces(self, first: int, last: int) -> Iterator[tuple[int, BatchGroup]]:
-        """Launches ``first`` to ``last`` (excluded) in pieces of at most MAX_ROWS dispatches, each
-        with the number of its first launch.
-
-        A launch with more dispatches is one piece.
-        """
-        for group, (begin, end) in zip(self.groups, pairwise(self._offsets), strict=True):
-            step = max(MAX_ROWS // max(len(group.linked.code.dispatch), 1), 1)
-            low, high = max(first, begin), min(last, end)
-            for launch in range(low, high, step):
-                yield launch, group.part(launch - begin, min(launch + step, high) - begin)
 
 
 # --- kernels ----------------------------------------------------------------------------------

@@ -311,8 +311,8 @@ class LoadedKernel:
             for row in addresses.tolist():
                 self._run_one(work, kernel, signature, tuple(row))
             return
-        batch = kernel.link_batch_at(signature, addresses)
-        work.card.device.executor.run_batch(batch)
+        groups = kernel.link_batch_at(signature, addresses)
+        work.card.device.executor.run_batch(groups)
 
     def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
         """Memory of one compute control block: program, correction tensor, arguments, pool."""

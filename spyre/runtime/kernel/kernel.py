@@ -29,7 +29,6 @@ from spyre.hw.linking import (
     Allocation,
     BatchGroup,
     Binding,
-    LinkedBatch,
     LinkedProgram,
     Linker,
     TileMap,
@@ -375,40 +374,27 @@ class Kernel:
             self._linked.put(key, linked)
         return linked
 
-    def link_batch_at(
-        self,
-        signature: LaunchSignature,
-        addresses: Int64Array,
-        names: Sequence[tuple[str, ...]] = (),
-    ) -> LinkedBatch:
+    def link_batch_at(self, signature: LaunchSignature, addresses: Int64Array) -> list[BatchGroup]:
         """Link launches of ``signature`` with start addresses ``addresses`` [launch, address].
 
-        ``names``: per launch, as for `link_at`. Raises the error of the first launch that cannot be
-        linked.
+        Raises the error of the first launch that cannot be linked.
         """
         scratch = np.array([b.address_bytes for b in self.reserve_scratch()], np.int64)
         rows = np.column_stack((addresses, np.tile(scratch, (len(addresses), 1))))
         sizes = np.array(self._sizes_of(signature), np.int64)
         groups: list[BatchGroup] = []
         for first, last in equal_runs(movable_rows(rows, sizes), alias_rows(rows, sizes)):
-            groups += self._groups(signature, rows[first:last], names[first:last])
-        return LinkedBatch(groups)
+            groups += self._groups(signature, rows[first:last])
+        return groups
 
-    def _groups(
-        self, signature: LaunchSignature, rows: Int64Array, names: Sequence[tuple[str, ...]]
-    ) -> list[BatchGroup]:
+    def _groups(self, signature: LaunchSignature, rows: Int64Array) -> list[BatchGroup]:
         """Group launches whose memory (``rows``, scratch included) overlaps in the same way."""
-        first_names = names[0] if names else signature.names
-        template = self._template(signature, tuple(rows[0].tolist()), first_names)
+        template = self._template(signature, tuple(rows[0].tolist()), signature.names)
         if template is not None and template.linked.code.movable:
             bases = np.ascontiguousarray(rows[:, list(template.address_of)])
-            allocation_names = tuple(map(template.allocation_names, names))
-            return [BatchGroup(template.linked, bases, allocation_names)]
+            return [BatchGroup(template.linked, bases)]
         without_scratch = rows[:, : len(signature.slots)].tolist()
-        pairs = zip(without_scratch, names or [signature.names] * len(rows), strict=True)
-        return [
-            BatchGroup(self.link_at(signature, tuple(row), row_names)) for row, row_names in pairs
-        ]
+        return [BatchGroup(self.link_at(signature, tuple(row))) for row in without_scratch]
 
     def _link(
         self, signature: LaunchSignature, addresses: tuple[int, ...], names: tuple[str, ...]
@@ -460,12 +446,6 @@ class Kernel:
         Raises LaunchError for missing arguments, DeviceFault for addresses or indices out of range.
         """
         self.device.executor.run(self.link(launch))
-
-    def bind(self, launch: Launch) -> Binding:
-        """Parameters, segments and memory of ``launch``; LaunchError if it is incomplete."""
-        signature, scratch = self.signature_of(launch), self.reserve_scratch()
-        memory = (launch.addresses, launch.names, scratch, self.maps)
-        return bind(self.bundle.program.parameters, signature, *memory)[0]
 
     # --- memory of device_mem_allocate --------------------------------------------------------
 

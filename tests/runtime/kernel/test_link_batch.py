@@ -12,7 +12,7 @@ import pytest
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.device.device import Device
 from spyre.hw.linking import linked_program
-from spyre.hw.linking.linked_program import LinkedBatch
+from spyre.hw.linking.linked_program import BatchGroup
 from spyre.hw.linking.linker import Linker
 from spyre.hw.spec import REGION_BYTES
 from spyre.mlir.bundle import load_bundle, write_bundle
@@ -20,7 +20,16 @@ from spyre.runtime.kernel.kernel import MAX_LINKED, Kernel, Launch
 from tests.hw.device.test_overhead import count_calls
 from tests.mlir.sample_bundles import SAMPLES
 from tests.runtime.bundles import abs_of_sum, scratch
-from tests.runtime.launches import TABLES, Rig, anew, assert_same, fill, link_batch, ranges
+from tests.runtime.launches import (
+    TABLES,
+    Rig,
+    anew,
+    assert_same,
+    fill,
+    link_batch,
+    programs_of,
+    ranges,
+)
 
 MOST_CALLS = 90
 """Python and C calls of linking at a new address."""
@@ -69,13 +78,7 @@ def test_a_batch_is_its_launches_one_by_one(
         device.executor.run(anew(kernel, launch))
     expected = contents(device, launches)
     filled(device, launches)
-    before = contents(device, launches)
-    batch = link_batch(kernel, launches)
-    device.executor.run_batch(batch, 0, 3)
-    middle = contents(device, launches)
-    per_launch = len(expected) // 7
-    assert middle == expected[: 3 * per_launch] + before[3 * per_launch :]
-    device.executor.run_batch(batch, 3)
+    device.executor.run_batch(link_batch(kernel, launches))
     assert contents(device, launches) == expected
 
 
@@ -88,9 +91,9 @@ def test_launches_of_several_kinds_keep_their_order(device: Device, tmp_path: Pa
     unaligned, chained = rig.at([a + 64 + REGION_BYTES, b, c]), rig.at([c, b, c])
     launches = [apart[0], apart[1], chained, chained, unaligned, apart[2], apart[3]]
     batch = link_batch(kernel, launches)
-    assert [len(group) for group in batch.groups] == [2, 2, 1, 2]
-    for k, launch in enumerate(launches):
-        assert_same(batch.program(k), anew(kernel, launch))
+    assert [len(group) for group in batch] == [2, 2, 1, 2]
+    for launch, linked in zip(launches, programs_of(batch), strict=True):
+        assert_same(linked, anew(kernel, launch))
     filled(device, launches)
     for launch in launches:
         kernel.launch(launch)
@@ -98,21 +101,6 @@ def test_launches_of_several_kinds_keep_their_order(device: Device, tmp_path: Pa
     filled(device, launches)
     device.executor.run_batch(batch)
     assert contents(device, launches) == expected
-
-
-@pytest.mark.parametrize("name", ["scratch", "pool"])
-def test_launches_of_a_batch_keep_their_names(device: Device, tmp_path: Path, name: str) -> None:
-    kernel, rig = made(device, name, tmp_path)
-    rng = np.random.default_rng(11)
-    launches = []
-    for k in range(4):
-        launch = rig.anywhere(rng)
-        named = {i: replace(t, name=f"{k}.{i}") for i, t in launch.arguments.items()}
-        launches.append(replace(launch, arguments=named))
-    batch = link_batch(kernel, launches)
-    assert len(batch.groups) == 1
-    for k, launch in enumerate(launches):
-        assert_same(batch.program(k), anew(kernel, launch))
 
 
 def test_an_empty_batch(device: Device, tmp_path: Path) -> None:
@@ -151,28 +139,20 @@ def gathers(device: Device, directory: Path, bad: int) -> tuple[Kernel, list[Lau
 
 @pytest.mark.parametrize("sanitize", [None, True])
 @pytest.mark.parametrize("bad", [0, 2, 4])
-def test_a_fault_names_its_launch_and_stops_the_rest(
-    tmp_path: Path, sanitize: bool | None, bad: int
-) -> None:
+def test_a_fault_stops_the_rest(tmp_path: Path, sanitize: bool | None, bad: int) -> None:
     device = Device(threads=1, sanitize=sanitize)
     kernel, launches = gathers(device, tmp_path, bad)
     outputs = [launch.arguments[2] for launch in launches]
     for tensor in outputs:
         device.memory.clear(tensor.address_bytes, tensor.size_bytes)
-    batch = link_batch(kernel, launches)
-    device.executor.run_batch(batch, 0, bad // 2)
     with pytest.raises(DeviceFault, match="SPY412") as caught:
-        device.executor.run_batch(batch, bad // 2)
-    assert caught.value.batch_launch == bad
+        device.executor.run_batch(link_batch(kernel, launches))
     ran = [device.bytes_of(tensor).any() for tensor in outputs]
     assert ran[:bad] == [True] * bad
     assert ran[bad + 1 :] == [False] * (4 - bad)
     with pytest.raises(DeviceFault) as alone:
         device.executor.run(anew(kernel, launches[bad]))
     assert str(caught.value) == str(alone.value)
-    assert alone.value.batch_launch is None
-    device.executor.run_batch(batch, bad + 1)
-    assert all(device.bytes_of(tensor).any() for tensor in outputs[bad + 1 :])
 
 
 def test_bounds_are_checked_at_any_address(device: Device, tmp_path: Path) -> None:
@@ -286,7 +266,7 @@ def test_no_python_per_launch(device: Device, tmp_path: Path) -> None:
         row = np.array(rig.anywhere(rng).addresses, np.int64)
         addresses = row + 128 * rng.integers(0, 1000, count)[:, None]
 
-        def run(addresses: np.ndarray = addresses) -> LinkedBatch:
+        def run(addresses: np.ndarray = addresses) -> list[BatchGroup]:
             batch = kernel.link_batch_at(shape, addresses)
             device.executor.run_batch(batch)
             return batch
