@@ -94,6 +94,17 @@ def writable_target(path: Path | str, refusal: Callable[[str], Exception]) -> Pa
     return target
 
 
+@contextmanager
+def replaced_file(path: Path | str, refusal: Callable[[str], Exception]) -> Iterator[Path]:
+    """`atomic_write` of a file named by the user; ``refusal(found)`` if it cannot be written."""
+    target = writable_target(path, refusal)
+    try:
+        with atomic_write(target) as temporary:
+            yield temporary
+    except OSError as error:
+        raise refusal(error.strerror or str(error)) from error
+
+
 def import_file(path: str | os.PathLike[str], name: str) -> ModuleType:
     """Execute a Python file as module ``name``, which is found in ``sys.modules`` afterwards.
 

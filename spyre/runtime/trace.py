@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from spyre.errors import LaunchError
-from spyre.files import atomic_write, writable_target
+from spyre.files import replaced_file, writable_target
 from spyre.hw.memory import PROGRAM_REGION
 from spyre.layout import Int64Array
 from spyre.runtime.flex import (
@@ -182,18 +182,13 @@ def stream_track(stream_id: int, line: int) -> Track:
     return Track(_STREAMS + stream_id * _LINES + line, name)
 
 
-@cache
-def _execution_track(engine: Engine, group: str) -> Track:
-    if group:  # collectives of several groups may overlap
-        number = len(Engine) + crc32(group.encode()) % _GROUPS
-        return Track(_ENGINES + number, group)
-    return Track(_ENGINES + engine, f"engine {engine.name.lower()}")
-
-
 def execution_track(command: Command) -> Track:
     """Return the track of the engine or group that executes a command."""
     recorded = recorded_block_of(command)
-    return _execution_track(command.engine, "" if recorded is None else recorded.channel)
+    if recorded is not None and (group := recorded.channel):
+        # Collectives of several groups may overlap.
+        return Track(_ENGINES + len(Engine) + crc32(group.encode()) % _GROUPS, group)
+    return Track(_ENGINES + command.engine, f"engine {command.engine.name.lower()}")
 
 
 def lanes_of(commands: CommandStream) -> list[Track]:
@@ -266,14 +261,10 @@ def write_trace(
 
     LaunchError SPY886 if it cannot be written.
     """
-    target = check_trace_file(path)
-    try:
-        with atomic_write(target) as temporary, temporary.open("wb") as file:
-            events = chain(trace_events(recordings, axis), more)
-            base = {} if axis is None else {"baseTimeNanoseconds": axis.base_ns}
-            file.writelines(_encoded({"displayTimeUnit": "ns", **base}, events))
-    except OSError as error:
-        raise _refusal(path, str(error.strerror)) from error
+    with replaced_file(path, partial(_refusal, path)) as temporary, temporary.open("wb") as file:
+        events = chain(trace_events(recordings, axis), more)
+        base = {} if axis is None else {"baseTimeNanoseconds": axis.base_ns}
+        file.writelines(_encoded({"displayTimeUnit": "ns", **base}, events))
 
 
 def _refusal(path: Path | str, found: str) -> LaunchError:

@@ -7,26 +7,24 @@ _DECIMAL = ("", "k", "M", "G", "T")
 _TIMES = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
-def format_bytes(size_bytes: int) -> str:
+def format_bytes(size_bytes: float) -> str:
     """``1536`` → ``1.5 KiB``; nothing is a dash."""
-    if size_bytes == 0:
-        return "-"
-    value, unit = _scaled(size_bytes, 1024, _BINARY)
-    return f"{value} {unit}"
+    whole = round(size_bytes)
+    return " ".join(_scaled(whole, 1024, _BINARY)) if whole else "-"
 
 
 def format_count(count: int) -> str:
     """``1500000`` → ``1.5M``."""
-    value, unit = _scaled(count, 1000, _DECIMAL)
-    return f"{value}{unit}"
+    return "".join(_scaled(count, 1000, _DECIMAL))
 
 
-def format_ns(time_ns: int | None) -> str:
+def format_ns(time_ns: float | None) -> str:
     """``1500`` → ``1.5 µs``; an unknown time is a dash."""
     if time_ns is None:
         return "-"
-    scale, unit = next((s, u) for s, u in _TIMES if time_ns >= s or s == 1)
-    return f"{_significant(time_ns / scale)} {unit}"
+    whole = round(time_ns)
+    scale, unit = next((s, u) for s, u in _TIMES if whole >= s or s == 1)
+    return f"{_significant(whole / scale)} {unit}"
 
 
 def _scaled(number: int, base: int, units: tuple[str, ...]) -> tuple[str, str]:

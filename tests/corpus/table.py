@@ -70,7 +70,6 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY405": "a warning about the cache, not the bundle: tests/test_trust.py",
     "SPY404": "needs a cache that this user may not delete: tests/cli/test_process.py",
     "SPY383": "raised for an option of spyre check, which spyre-run lacks: tests/cli/test_commands",
-    "SPY601": "raised by raise_on_mismatch of Python; spyre-run prints the same report without it",
     "SPY620": "needs a bug in the engine: tests/cli/test_dump.py runs with a wrong twin",
     "SPY622": "needs torch: tests/diagnose/test_first_divergence.py",
     "SPY623": "needs torch: tests/diagnose/test_first_divergence.py",

@@ -23,7 +23,6 @@ import zlib
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -41,7 +40,7 @@ from spyre.dtypes import (
     find_host_dtype,
 )
 from spyre.errors import LaunchError, SpyreError, UnsupportedError
-from spyre.files import atomic_write, writable_target
+from spyre.files import replaced_file
 from spyre.layout import contiguous_strides
 
 # --- .npy and .npz files -------------------------------------------------------------------------
@@ -409,18 +408,15 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
             found=f"{len(tensors)} tensors",
             hint="use .npz or .pt for several",
         )
-    target = writable_target(file, partial(_not_writable, file))
-    try:
-        with atomic_write(target) as temporary:
+
+    def refusal(found: str) -> LaunchError:
+        return LaunchError("SPY370", f"cannot write {file}", found=found)
+
+    with replaced_file(file, refusal) as temporary:
+        try:
             save(temporary, tensors)
-    except SpyreError:
-        raise
-    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if it cannot write
-        raise _not_writable(file, getattr(error, "strerror", None) or str(error)) from error
-
-
-def _not_writable(file: Path, found: str) -> LaunchError:
-    return LaunchError("SPY370", f"cannot write {file}", found=found)
+        except RuntimeError as error:  # torch, if it cannot write
+            raise refusal(str(error)) from error
 
 
 def _split_key(path: str) -> tuple[Path, str | None]:

@@ -57,8 +57,6 @@ _BY_FORMAT = {
     for row in FORMATS.values()
     if row.tolerance is not None
 }
-DL16_TOLERANCE = _BY_FORMAT["SEN169_FP16"]
-"""Default for results stored as SEN169_FP16."""
 
 _TORCH_TOLERANCES = {
     "float16": Tolerance(1e-3, 1e-5),
@@ -278,7 +276,10 @@ def format_comparison(
     """The report of a comparison: one line if it is right, else counts, extremes, worst element."""
     limits = f"rtol {comparison.tolerance.rtol:.4g}, atol {comparison.tolerance.atol:.4g}"
     if comparison.ok:
-        return f"{name}: all {comparison.total} elements agree ({limits}){_largest(comparison)}"
+        text = f"{name}: all {comparison.total} elements agree ({limits})"
+        if comparison.max_abs is not None and comparison.max_abs[0]:
+            text += f", greatest absolute difference {_extreme_text(comparison.max_abs)}"
+        return text
     share = 100 * comparison.mismatched / comparison.total
     lines = [
         f"{name}: {comparison.mismatched} of {comparison.total} elements differ ({share:.1f} %)",
@@ -294,24 +295,8 @@ def format_comparison(
     return "\n".join(lines)
 
 
-def raise_on_mismatch(
-    comparison: Comparison, name: str = "output", place: OutputLocation | None = None
-) -> None:
-    """MismatchError SPY601 with the whole report if an element differs."""
-    if not comparison.ok:
-        raise MismatchError("SPY601", format_comparison(comparison, name, place))
-
-
-def _largest(comparison: Comparison) -> str:
-    if comparison.max_abs is None or comparison.max_abs[0] == 0:
-        return ""
-    return f", greatest absolute difference {_extreme_text(comparison.max_abs)}"
-
-
 def _extreme_text(extreme: Extreme | None) -> str:
-    if extreme is None:
-        return "none"
-    return f"{extreme[0]:.6g} at index {extreme[1]}"
+    return "none" if extreme is None else f"{extreme[0]:.6g} at index {extreme[1]}"
 
 
 # --- writers ----------------------------------------------------------------------------------

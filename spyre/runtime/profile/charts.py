@@ -92,7 +92,7 @@ def lx_chart(kernel: KernelProfile) -> Markup:
     drawn = np.argsort(contents.first, kind="stable")[:MAX_LIFETIMES]
     pieces = [
         x_axis(LX_FRAME, linear_ticks(total_ns, time_text), "time in the kernel"),
-        y_axis(LX_FRAME, linear_ticks(float(highest), _bytes_text, BINARY), "LX address"),
+        y_axis(LX_FRAME, linear_ticks(float(highest), format_bytes, BINARY), "LX address"),
         *_lifetime_rectangles(kernel, contents, drawn.tolist(), highest),
     ]
     label = f"LX of {kernel.name} over time: addresses upwards, time to the right"
@@ -147,18 +147,13 @@ def hbm_chart(occupancy: HbmOccupancy, makespan_ns: float) -> Markup:
     times, rows = _fullest(thin.time_ns, thin.allocated_bytes)
     end = max(makespan_ns, float(times[-1])) or 1.0
     most = float(max(occupancy.peak_bytes, 1))
-    ticks = linear_ticks(most, _bytes_text, BINARY)
+    ticks = linear_ticks(most, format_bytes, BINARY)
     pieces = [
         x_axis(HBM_FRAME, linear_ticks(end, time_text), "time"),
         y_axis(HBM_FRAME, ticks, "allocated"),
         *_region_areas(np.append(times, end) / end, rows, most),
     ]
     return chart(HBM_FRAME, "Bytes allocated in the regions of HBM over time", pieces)
-
-
-def used_regions(occupancy: HbmOccupancy) -> list[int]:
-    """Return the regions in which something is allocated at some time."""
-    return [k for k, size_bytes in enumerate(occupancy.region_peak_bytes) if size_bytes]
 
 
 def _fullest(times: Float64Array, rows: Int64Array) -> tuple[Float64Array, Int64Array]:
@@ -180,11 +175,9 @@ def _region_areas(parts: Float64Array, rows: Int64Array, most: float) -> Iterato
     for region in range(REGIONS):
         if not rows[:, region].any():
             continue
-        upper = np.repeat(
-            HBM_FRAME.y(0) + (HBM_FRAME.y(1) - HBM_FRAME.y(0)) * above[:, region] / most, 2
-        )
-        lower = np.repeat(
-            HBM_FRAME.y(0) + (HBM_FRAME.y(1) - HBM_FRAME.y(0)) * (above - rows)[:, region] / most, 2
+        upper, lower = (
+            np.repeat(HBM_FRAME.y(0) + (HBM_FRAME.y(1) - HBM_FRAME.y(0)) * edge / most, 2)
+            for edge in (above[:, region], (above - rows)[:, region])
         )
         corners = [*zip(x, upper, strict=True), *zip(x[::-1], lower[::-1], strict=True)]
         description = f"{region_name(region)}: at most {format_bytes(int(rows[:, region].max()))}"
@@ -205,11 +198,11 @@ def core_quantities(cores: CoreBalance) -> tuple[CoreQuantity, ...]:
     """Return the quantities shown per core, in the order of the charts and the table's columns."""
     return (
         ("busy", cores.busy_ns, time_text),
-        ("HBM read", cores.count("hbm_read_bytes"), _bytes_text),
-        ("HBM written", cores.count("hbm_written_bytes"), _bytes_text),
-        ("LX read", cores.count("lx_read_bytes"), _bytes_text),
-        ("LX written", cores.count("lx_written_bytes"), _bytes_text),
-        ("sent over the ring", cores.count("ring_bytes"), _bytes_text),
+        ("HBM read", cores.count("hbm_read_bytes"), format_bytes),
+        ("HBM written", cores.count("hbm_written_bytes"), format_bytes),
+        ("LX read", cores.count("lx_read_bytes"), format_bytes),
+        ("LX written", cores.count("lx_written_bytes"), format_bytes),
+        ("sent over the ring", cores.count("ring_bytes"), format_bytes),
         ("multiply-adds", cores.count("multiply_adds"), _number_text),
         ("element operations", cores.count("element_operations"), _number_text),
         ("sticks", cores.sticks, _number_text),
@@ -257,10 +250,6 @@ def _bars(values: Sequence[float], text: Callable[[float], str], mean: float) ->
             yield tag("text", str(core), x=middle, y=CORE_FRAME.height - 6, class_="tick middle")
     y = CORE_FRAME.y(mean / most)
     yield tag("line", x1=CORE_FRAME.left, x2=CORE_FRAME.end, y1=y, y2=y, class_="mean")
-
-
-def _bytes_text(value: float) -> str:
-    return format_bytes(round(value)) if value else "-"
 
 
 def _number_text(value: float) -> str:

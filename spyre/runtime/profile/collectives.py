@@ -4,9 +4,8 @@ their modelled time. Bytes are counted; times are modelled from constants that w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
@@ -35,20 +34,12 @@ class LinkCounts:
 
 def link_counts(records: Iterable[CollectiveRecord]) -> LinkCounts:
     """Return the sums over ``records``, all of one group."""
-    return reduce(_with, records, LinkCounts())
-
-
-def _with(counts: LinkCounts, record: CollectiveRecord) -> LinkCounts:
-    return LinkCounts(
-        counts.collectives + 1,
-        _sums(counts.sent_bytes, record.sent_bytes),
-        _sums(counts.received_bytes, record.received_bytes),
-        counts.combined_bytes + record.combined_bytes,
+    listed = tuple(records)
+    sent, received = (
+        tuple(map(sum, zip(*rows, strict=True)))
+        for rows in ([r.sent_bytes for r in listed], [r.received_bytes for r in listed])
     )
-
-
-def _sums(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(left, right, strict=True))) if left else tuple(right)
+    return LinkCounts(len(listed), sent, received, sum(r.combined_bytes for r in listed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,7 @@ COLLECTIVE_COLUMNS: tuple[Column[CollectiveRow], ...] = (
     Column("calls", lambda row: str(row.calls), lambda row: row.calls),
     Column("bytes", lambda row: format_bytes(row.size_bytes), lambda row: row.size_bytes),
     Column("steps", lambda row: str(row.time.steps), lambda row: row.time.steps),
-    Column("time", lambda row: format_ns(round(row.total_ns)), lambda row: row.total_ns),
+    Column("time", lambda row: format_ns(row.total_ns), lambda row: row.total_ns),
     Column("busbw GB/s", lambda row: f"{row.bus_gbps:.3g}" if row.bus_gbps else "-",
            lambda row: row.bus_gbps),
     Column("sent", lambda row: format_bytes(sum(row.counts.sent_bytes)),
@@ -136,7 +127,7 @@ def collective_summary(profile: Profile) -> Iterator[str]:
         hw = profile.machine.hardware
         yield (
             f"collectives: {sum(row.calls for row in rows)}, "
-            f"{format_ns(round(sum(row.total_ns for row in rows)))}; {sent} sent, {received} "
+            f"{format_ns(sum(row.total_ns for row in rows))}; {sent} sent, {received} "
             f"received; {hw.card_link_gbps:g} GB/s and {hw.card_step_us:g} µs a step: {CAVEAT}"
         )
 

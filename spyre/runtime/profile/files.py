@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from spyre.errors import JsonLocation, ProfileError
-from spyre.files import atomic_write, read_regular, writable_target
+from spyre.files import read_regular, replaced_file, writable_target
 from spyre.hw.cost import Resource, TaskKind
 from spyre.runtime.drawing import Column, text_table
 from spyre.runtime.profile.collectives import collective_object, collective_rows
@@ -46,12 +46,8 @@ def check_target(path: Path | str) -> Path:
 
 def write_whole(path: Path | str, content: bytes) -> None:
     """Write ``content`` to a file, completely or not at all. ProfileError SPY782 if it fails."""
-    target = check_target(path)
-    try:
-        with atomic_write(target) as temporary:
-            temporary.write_bytes(content)
-    except OSError as error:
-        raise _not_writable(path, str(error.strerror)) from error
+    with replaced_file(path, partial(_not_writable, path)) as temporary:
+        temporary.write_bytes(content)
 
 
 def _not_writable(path: Path | str, found: str) -> ProfileError:
@@ -253,24 +249,20 @@ def compare_profiles(first: Object, second: Object) -> tuple[ComparedQuantity, .
     return (*sums, *_operations(first, second))
 
 
-def _bytes_text(value: float) -> str:
-    return format_bytes(round(value))
-
-
 QUANTITIES: tuple[tuple[str, Callable[[Object], float], Callable[[float], str]], ...] = (
     ("from first to last", lambda t: t["makespan_ns"], time_text),
     ("on the cores", lambda t: t["compute_ns"], time_text),
     ("launching", lambda t: t["launch_ns"], time_text),
-    ("HBM read", lambda t: t["rdmem_bytes"], _bytes_text),
-    ("HBM written", lambda t: t["wrmem_bytes"], _bytes_text),
-    ("HBM bytes", lambda t: t["rdmem_bytes"] + t["wrmem_bytes"], _bytes_text),
-    ("LX bytes", lambda t: t["lx_read_bytes"] + t["lx_written_bytes"], _bytes_text),
-    ("LX peak of a core", lambda t: t["lx_peak_bytes"], _bytes_text),
-    ("HBM allocated at most", lambda t: t["hbm_peak_bytes"] or 0, _bytes_text),
+    ("HBM read", lambda t: t["rdmem_bytes"], format_bytes),
+    ("HBM written", lambda t: t["wrmem_bytes"], format_bytes),
+    ("HBM bytes", lambda t: t["rdmem_bytes"] + t["wrmem_bytes"], format_bytes),
+    ("LX bytes", lambda t: t["lx_read_bytes"] + t["lx_written_bytes"], format_bytes),
+    ("LX peak of a core", lambda t: t["lx_peak_bytes"], format_bytes),
+    ("HBM allocated at most", lambda t: t["hbm_peak_bytes"] or 0, format_bytes),
     ("busiest core over mean", lambda t: t["imbalance"] or 0.0, "{:.3g}".format),
-    ("ring bytes", lambda t: t["ring_bytes"], _bytes_text),
-    ("copied to the card", lambda t: t["copied_in_bytes"], _bytes_text),
-    ("copied to the host", lambda t: t["copied_out_bytes"], _bytes_text),
+    ("ring bytes", lambda t: t["ring_bytes"], format_bytes),
+    ("copied to the card", lambda t: t["copied_in_bytes"], format_bytes),
+    ("copied to the host", lambda t: t["copied_out_bytes"], format_bytes),
     ("launches", lambda t: t["launches"], "{:,.0f}".format),
     ("executes", lambda t: t["executes"], "{:,.0f}".format),
     ("executions", lambda t: t["executions"], "{:,.0f}".format),

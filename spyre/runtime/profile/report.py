@@ -36,7 +36,6 @@ from spyre.runtime.profile.charts import (
     left_out,
     lx_chart,
     timeline_chart,
-    used_regions,
 )
 from spyre.runtime.profile.collectives import COLLECTIVE_COLUMNS, collective_rows
 from spyre.runtime.profile.kernels import ExecuteProfile, KernelProfile
@@ -315,7 +314,7 @@ def report_page(
     body = [
         tag("a", "Skip to the summary", href="#summary", class_="skip"),
         tag("header", [tag("h1", title), theme_button(), tag("p", subtitle)]),
-        tag("nav", [*links, _search()], aria_label="Sections"),
+        tag("nav", [*links, *SEARCH], aria_label="Sections"),
         tag("main", [_section(key, name, content) for key, name, content in sections]),
         tag(
             "footer",
@@ -324,6 +323,14 @@ def report_page(
         ),
     ]
     return document(title, body)
+
+
+SEARCH = (
+    tag("input", type="search", id="search", placeholder="Search the tables",
+        aria_label="Search the tables", hidden=True),
+    tag("output", "", id="matches", for_="search"),
+)  # fmt: skip
+"""The field that searches all tables, which the script of the page shows."""
 
 
 def _plural(count: int, one: str, many: str = "") -> str:
@@ -386,13 +393,6 @@ def _zoom(profile: Profile) -> Markup:
     shown = tag("output", "", aria_live="polite")
     most = repr(float(profile.makespan_ns))
     return tag("div", [*buttons, shown], class_="zoom", data_ns=most, hidden=True)
-
-
-def _search() -> Markup:
-    """Return the field that searches all tables; the script of the page shows it."""
-    field = tag("input", type="search", id="search", placeholder="Search the tables",
-                aria_label="Search the tables", hidden=True)  # fmt: skip
-    return inside([field, tag("output", "", id="matches", for_="search")])
 
 
 def _bottlenecks(profile: Profile) -> Markup:
@@ -502,8 +502,9 @@ def _hbm(profile: Profile) -> Markup:
         "order of the run, at the modelled end of what had ended before them."
     )
     names = (
-        (f"colour-{k}", f"{region_name(k)}: {format_bytes(occupancy.region_peak_bytes[k])}")
-        for k in used_regions(occupancy)
+        (f"colour-{k}", f"{region_name(k)}: {format_bytes(size_bytes)}")
+        for k, size_bytes in enumerate(occupancy.region_peak_bytes)
+        if size_bytes
     )
     return inside([tag("p", text), hbm_chart(occupancy, profile.makespan_ns), legend(names)])
 

@@ -272,7 +272,7 @@ SOURCE_COLUMNS: tuple[Column[SourceRow], ...] = (
     Column("module", lambda row: row.module),
     Column("operations", lambda row: row.operations),
     Column("runs", lambda row: str(row.counters.executions), lambda row: row.counters.executions),
-    Column("time", lambda row: format_ns(round(row.time_ns)), lambda row: row.time_ns),
+    Column("time", lambda row: format_ns(row.time_ns), lambda row: row.time_ns),
     Column("share", lambda row: f"{row.share:.0%}", lambda row: row.share),
     Column("HBM", lambda row: format_bytes(row.counters.memory_bytes),
            lambda row: row.counters.memory_bytes),
@@ -331,7 +331,7 @@ COLUMNS: tuple[Column[ProfileRow], ...] = (
 
 def time_text(time_ns: float) -> str:
     """Return modelled time: whole nanoseconds, three digits in larger units, "-" for 0."""
-    return format_ns(round(time_ns)) if time_ns else "-"
+    return format_ns(time_ns) if time_ns else "-"
 
 
 def reuse_text(row: ProfileRow) -> str:
@@ -378,7 +378,7 @@ def summary_lines(profile: Profile) -> list[str]:
         f"GB/s, PCIe {hw.pcie_gbps:g} GB/s, {hw.launch_us:g} µs a launch; all times are modelled",
         *(
             f"on the CPU: {each.name} {each.calls} ×, measured on the host "
-            f"{format_ns(round(each.seconds * 1e9))}, {each.share:.0%} of the block"
+            f"{format_ns(each.seconds * 1e9)}, {each.share:.0%} of the block"
             for each in profile.on_host
         ),
     ]
