@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -223,7 +224,7 @@ def _steps(
         if not due or step is None or step in places or (step == 0 and not (fills or even_still)):
             continue
         expected, place = next(iter(due.items()))
-        row = group.row_of_level(level)
+        row = prod(group.nest[level + 1 :])  # the first execution after the loop advanced
         traced, instance = group.execution(row)
         extent, stride = tile.memory.dims[place].extent, tile.memory.dims[place].pitches[0]
         yield Finding(

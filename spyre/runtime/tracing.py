@@ -232,10 +232,6 @@ class TiledExecutes:
             found.append(int(moves.flat[0]) if regular else None)
         return tuple(found)
 
-    def row_of_level(self, level: int) -> int:
-        """The first execution after the loop at ``level`` advanced."""
-        return prod(self.nest[level + 1 :])
-
 
 def tile_groups(executes: Sequence[MemoryExecute]) -> Iterator[TiledExecutes]:
     """The executes grouped by loop, in the order of each group's first."""

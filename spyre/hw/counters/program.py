@@ -146,6 +146,7 @@ class ExecuteLabels:
 
 
 UNLABELLED = ExecuteLabels()
+"""Executes numbered from 0, SDSC files without a directory."""
 
 
 class LaunchCounts:

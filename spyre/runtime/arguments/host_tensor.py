@@ -369,7 +369,8 @@ def load_tensors(
     SPY331 (suffix), SPY332 (no such key, no spec), SPY333 (size of a .bin), SPY334 (dtype), SPY335
     (pickles), SPY382 (no memory).
     """
-    file, key = _split_key(str(path))
+    head, has_key, named = str(path).rpartition(".npz:")
+    file, key = (Path(head + ".npz"), named) if has_key else (Path(path), None)
     if file.suffix not in _SAVERS:
         raise _unknown_suffix(file)
     if not os.path.isfile(file):
@@ -417,11 +418,6 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
             save(temporary, tensors)
         except RuntimeError as error:  # torch, if it cannot write
             raise refusal(str(error)) from error
-
-
-def _split_key(path: str) -> tuple[Path, str | None]:
-    head, separator, key = path.rpartition(".npz:")
-    return (Path(head + ".npz"), key) if separator else (Path(path), None)
 
 
 def _unknown_suffix(file: Path) -> LaunchError:

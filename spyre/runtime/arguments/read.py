@@ -188,16 +188,12 @@ def _mismatch(arguments: Sequence[ArgumentSpec], inputs: str) -> LaunchError:
 
 
 def _host_tensor(value: InputValue, argument: ArgumentSpec) -> HostTensor:
+    """An input of ``argument``; bit patterns of a dtype numpy lacks are taken as such."""
     if not isinstance(value, HostTensor):
-        value = _from_array(np.asarray(value), argument)
+        array, dtype = np.asarray(value), find_host_dtype(argument.dtype_name)
+        is_bits = dtype.holds_bits and array.dtype == np.dtype(dtype.storage_dtype)
+        value = HostTensor.from_array(argument.name, array, dtype.name if is_bits else None)
     return conform_tensor(value, argument.host_spec)
-
-
-def _from_array(array: npt.NDArray[Any], argument: ArgumentSpec) -> HostTensor:
-    """An array; bit patterns of a dtype numpy lacks are taken as such."""
-    dtype = find_host_dtype(argument.dtype_name)
-    is_bits = dtype.holds_bits and array.dtype == np.dtype(dtype.storage_dtype)
-    return HostTensor.from_array(argument.name, array, dtype.name if is_bits else None)
 
 
 # --- derived arguments ----------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def _of_launch_argument(
     shape = tuple(_size(argument, entry, sizes) for entry in argument.shape)
     names = zip(argument.shape, shape, strict=True)
     largest = tuple(maxima.get(str(name), size) for name, size in names)
-    layout = None if argument.layout is None else argument.layout
+    layout = argument.layout
     if layout is None or layout == SpyreTensorLayout.from_host(largest, argument.dtype):
         layout = layout_for_largest(shape, largest, argument.dtype)
     return ArgumentSpec(

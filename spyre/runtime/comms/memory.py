@@ -299,7 +299,10 @@ def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
         os.ftruncate(control, size * PAGE_WORDS * 8)
         store.set("control", f"/proc/{os.getpid()}/fd/{control}")
     else:
-        control = _opened(store.get("control").decode())
+        try:
+            control = os.open(store.get("control").decode(), os.O_RDWR)
+        except OSError:  # the user of the other process or the kernel does not allow it
+            control = -1
     reached = control >= 0
     memory = RankMemory(rank, size, control) if reached else None
     store.set(f"joined/{rank}", "yes" if reached else "no")
@@ -308,11 +311,3 @@ def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
         # every rank has mapped the pages by now
         os.close(control)
     return SharedMemory(memory, rank, size) if memory is not None and all(joined) else None
-
-
-def _opened(path: str) -> int:
-    """Open a file; -1 if the user of the other process or the kernel does not allow it."""
-    try:
-        return os.open(path, os.O_RDWR)
-    except OSError:
-        return -1

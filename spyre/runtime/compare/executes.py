@@ -28,7 +28,7 @@ import numpy.typing as npt
 from spyre.dtypes import Mode, find_stored_format
 from spyre.errors import DeviceLocation, Finding, MismatchError, Severity
 from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
-from spyre.hw.counters import ExecuteLabels, StatementView
+from spyre.hw.counters import UNLABELLED, ExecuteLabels, StatementView
 from spyre.hw.device import Device, Progress
 from spyre.hw.linking import LinkedProgram, arrangements_at
 from spyre.hw.memory import DeviceMemory
@@ -45,7 +45,7 @@ from spyre.hw.reference import (
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array, arrangement_positions
 from spyre.mlir.operation import Component, Indirection, Operation
-from spyre.runtime.kernel import UNLABELLED, ExecutedLaunch, Runner
+from spyre.runtime.kernel import ExecutedLaunch, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,13 @@ class MemoryWindow:
 def operand_window(step: ExecuteView, operand: int) -> MemoryWindow:
     """Return the memory an operand may touch on all cores; with an index, its whole allocation."""
     access = step.plan.accesses[operand]
-    if access.tensor.component is Component.LX:
-        return _scratchpad_window(access, step.starts[operand])
-    return MemoryWindow(*_hbm_extent(step, operand))
+    if access.tensor.component is not Component.LX:
+        return MemoryWindow(*_hbm_extent(step, operand))
+    # The starts may be in the scratchpads of other cores.
+    pads, offsets = np.divmod(step.starts[operand] - LX_BASE, LX_BYTES)
+    is_indexed = access.tensor.indirection is Indirection.VALUE
+    high = LX_BYTES if is_indexed else int(offsets.max()) + access.span_bytes
+    return MemoryWindow(int(offsets.min()), high, (int(pads.min()), int(pads.max()) + 1))
 
 
 def _hbm_extent(step: ExecuteView, operand: int) -> tuple[int, int]:
@@ -201,15 +205,6 @@ def _hbm_extent(step: ExecuteView, operand: int) -> tuple[int, int]:
         ]
         high = max([high, *(a.end_bytes for a in owners)])
     return low, high
-
-
-def _scratchpad_window(access: TensorAccess, starts: Int64Array) -> MemoryWindow:
-    """The scratchpads that contain the starts, which may be those of other cores."""
-    pads, offsets = np.divmod(starts - LX_BASE, LX_BYTES)
-    low, high = int(offsets.min()), int(offsets.max()) + access.span_bytes
-    if access.tensor.indirection is Indirection.VALUE:
-        high = LX_BYTES
-    return MemoryWindow(low, high, (int(pads.min()), int(pads.max()) + 1))
 
 
 _PIECE = 1 << 16

@@ -59,7 +59,6 @@ class CommandStream:
     ) -> None:
         """Record a unit: one iteration of one stage. ``error``: the exception it raised."""
         work, stage, iteration = unit.work, unit.stage, unit.first
-        assert work.stream is not None
         if isinstance(work.payload, RecordedBlock):
             begin_ns, end_ns = work.payload.begin_ns, work.payload.end_ns
         # An observed scheduler runs single iterations of single stages, so a unit is one command.

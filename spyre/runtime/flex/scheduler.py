@@ -139,7 +139,6 @@ class Scheduler:
         inbox = self._inbox
         while inbox:
             work = inbox.popleft()
-            assert work.stream is not None
             self._state.submit(work.stream, work)
 
     def step(self) -> bool:
@@ -574,7 +573,6 @@ class VirtualTime:
     def _begin(self, unit: WorkUnit) -> None:
         begin, end = self.now, self._clock.begin(unit, self._duration(unit))
         work = unit.work
-        assert work.stream is not None
         label = label_text(work.label(unit.stage, unit.first))
         engine = work.stages.engines[unit.stage]
         self._spans.append(VirtualSpan(label, work.stream.stream_id, engine, begin, end))

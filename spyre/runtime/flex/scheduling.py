@@ -129,6 +129,7 @@ class Work:
     block it was created for, or the memory of a launch, dropped when the work ends. ``number``:
     order of submission.
     ``error``: exception of its preparation at iteration ``limit``; earlier iterations still run.
+    ``stream``: set when it is submitted.
     ``failure``: the reason it failed or was dropped. ``has_ended``: all its units have run, and its
     payload is dropped. ``first_block``/``first_host``: numbers of its first control block and
     host operation; ``after``: labels of the preceding blocks.
@@ -154,7 +155,7 @@ class Work:
     first_block: int = 0
     first_host: int = 0
     after: tuple[Label, ...] = ()
-    stream: StreamQueue | None = None
+    stream: StreamQueue = field(init=False)
 
     def __post_init__(self) -> None:
         self.limit = self.iterations
@@ -310,7 +311,7 @@ class Scheduling:
         if stream.failure is not None and not self.recovers:
             # the stream failed after the work was submitted
             self.pending += 1
-            self._fail_event(work, stream.failure)
+            self._fail_waiting(self._fail_event(work, stream.failure), stream.failure)
             self._end(work, State.DROPPED, stream.failure)
             return
         self._number_blocks(stream, work)
@@ -365,7 +366,6 @@ class Scheduling:
             self._advance(stream)
 
     def _end(self, work: Work, state: State, failure: Failure | None = None) -> None:
-        assert work.stream is not None
         work.state = state
         work.failure = failure
         self.pending -= 1
@@ -401,7 +401,6 @@ class Scheduling:
         """A unit of the active jobs: by priority, then by time since they last had the cores."""
         for rank in (0, 1):
             for turn, work in enumerate(self._active):
-                assert work.stream is not None
                 if work.stream.rank != rank:
                     continue
                 unit = self._first_unit(work)
@@ -448,7 +447,6 @@ class Scheduling:
         if self._busy[Engine.HOST] and self._busy[Engine.DMA]:
             return None
         for work in self._active:
-            assert work.stream is not None
             unit = self._prepare(work.stream.work, 1)
             if unit is not None:
                 return unit
@@ -492,7 +490,6 @@ class Scheduling:
             self._finish(work)
 
     def _finish(self, work: Work) -> None:
-        assert work.stream is not None
         if work.error is not None:
             self._fail_at(work, work.error)
             return
@@ -504,7 +501,6 @@ class Scheduling:
 
     def _fail_at(self, work: Work, error: BaseException) -> None:
         """Fail ``work``, at the head of its stream, and its stream unless it recovers."""
-        assert work.stream is not None
         stream, failure = work.stream, Failure(error)
         if work in self._active:
             self._active.remove(work)
@@ -532,12 +528,13 @@ class Scheduling:
                 waiting.failure = Failure(waiting.dependent_error(failure.error))
                 failing += self._drop(waiting, waiting.failure)
 
-    def _fail_event(self, work: Work, failure: Failure) -> None:
-        """If dropped work records an event, fail the streams that wait for it."""
-        if work.event is not None and not work.is_wait:
-            work.event.failure = failure
-            waiting, work.event.waiters = work.event.waiters, []
-            self._fail_waiting(waiting, failure)
+    def _fail_event(self, work: Work, failure: Failure) -> list[StreamQueue]:
+        """Fail the event that dropped work records, if any; return the streams that wait for it."""
+        if work.event is None or work.is_wait:
+            return []
+        work.event.failure = failure
+        waiting, work.event.waiters = work.event.waiters, []
+        return waiting
 
     def _drop(self, stream: StreamQueue, failure: Failure) -> list[StreamQueue]:
         """Drop all work of a stream; returns the streams that wait for its records."""
@@ -546,10 +543,7 @@ class Scheduling:
             work = stream.work.popleft()
             if work in self._active:
                 self._active.remove(work)
-            if work.event is not None and not work.is_wait:
-                work.event.failure = failure
-                waiting += work.event.waiters
-                work.event.waiters = []
+            waiting += self._fail_event(work, failure)
             self._end(work, State.DROPPED, failure)
         return waiting
 

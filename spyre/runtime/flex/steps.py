@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -324,10 +324,7 @@ class HostOperation:
     handle: str
     words: int
     label: str = "host operation"
-
-    @property
-    def step_type(self) -> str:
-        return "HostCompute"
+    step_type: ClassVar[str] = "HostCompute"
 
     @property
     def stage(self) -> Stage:
@@ -380,10 +377,7 @@ class DeviceCompute:
     """Run the program in program memory once per iteration."""
 
     program: LoadedKernel
-
-    @property
-    def step_type(self) -> str:
-        return "Compute"
+    step_type: ClassVar[str] = "Compute"
 
     @property
     def stage(self) -> Stage:

@@ -1,5 +1,4 @@
 from .kernel import (
-    UNLABELLED as UNLABELLED,
     ExecutedLaunch as ExecutedLaunch,
     Kernel as Kernel,
     Launch as Launch,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
-from spyre.hw.counters import ExecuteLabels
+from spyre.hw.counters import UNLABELLED, ExecuteLabels
 from spyre.hw.device import Device, Progress
 from spyre.hw.linking import (
     AddressOwners,
@@ -101,11 +101,7 @@ class ArgumentSlot:
     device_dims: tuple[tuple[int, int], ...] = ()
 
 
-@lru_cache(_MAX_SLOTS)
-def _slot(
-    size_bytes: int, arrangement: str = "STANDARD", dims: tuple[tuple[int, int], ...] = ()
-) -> ArgumentSlot:
-    return ArgumentSlot(size_bytes, arrangement, dims)
+_slot = lru_cache(_MAX_SLOTS)(ArgumentSlot)
 
 
 @lru_cache(_MAX_SLOTS)
@@ -469,9 +465,6 @@ class Kernel:
 
 
 # --- runners: the record of a launch, and functions that run one ------------------------------
-
-UNLABELLED = ExecuteLabels()
-"""Executes numbered from 0, SDSC files without a directory."""
 
 
 @dataclass(frozen=True, eq=False)

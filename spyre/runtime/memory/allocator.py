@@ -159,17 +159,6 @@ class MemoryStatistics:
         return max(region.largest_free_bytes for region in self._tensor_regions)
 
     @property
-    def fragmentation(self) -> float:
-        """1 - (sum of each region's largest free block) / (free bytes), 0 if nothing is free.
-
-        0: the free memory of each region is one block, as on an empty card; near 1: many small
-        blocks. It is computed per region, since no allocation spans two regions.
-        """
-        free = self.free_bytes
-        largest = sum(region.largest_free_bytes for region in self._tensor_regions)
-        return 1 - largest / free if free else 0.0
-
-    @property
     def _tensor_regions(self) -> Sequence[RegionUsage]:
         return self.regions[:TENSOR_REGIONS]
 

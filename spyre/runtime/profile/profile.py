@@ -32,7 +32,7 @@ from spyre.hw.cost import (
     simulate,
     size_us,
 )
-from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
+from spyre.hw.counters import UNLABELLED, Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.layout import Int64Array
 from spyre.runtime.comms import CollectiveRecord
@@ -44,7 +44,6 @@ from spyre.runtime.flex import (
     launch_of,
     recorded_block_of,
 )
-from spyre.runtime.kernel import UNLABELLED
 from spyre.runtime.profile.collectives import modelled_time
 from spyre.runtime.profile.kernels import (
     CoreBalance,
@@ -91,10 +90,10 @@ class Activity:
     origin: SourceLines | None = None
 
 
-def activities_of(commands: Iterable[Command], card: int = 0) -> tuple[Activity, ...]:
-    """Return the activities of a recording, without failed ones. ``card``: prefix of the labels."""
+def activities_of(commands: Iterable[Command]) -> tuple[Activity, ...]:
+    """Return the activities of a recording, without failed ones."""
     used = _ExchangedMemory()
-    return tuple(_of_command(command, card, used) for command in commands if not command.error)
+    return tuple(_of_command(command, used) for command in commands if not command.error)
 
 
 class _ExchangedMemory:
@@ -134,7 +133,7 @@ class _ExchangedMemory:
             self._users[region, offset] = offset + size_bytes, command.label
 
 
-def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity:
+def _of_command(command: Command, used: _ExchangedMemory) -> Activity:
     launched = launch_of(command)
     after = dict.fromkeys((*command.after, *used.labels(command)))
     used.record(command)
@@ -142,12 +141,12 @@ def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity
     detail = None if recorded is None else recorded.detail
     record = detail if isinstance(detail, CollectiveRecord) else None
     return Activity(
-        f"{card}: {command.label}",
+        command.label,
         _kind(command),
         command.block.name,
         command.stream_id,
         command.block.size_bytes,
-        tuple(f"{card}: {label}" for label in after),
+        tuple(after),
         None if launched is None else launched.linked.view,
         UNLABELLED if launched is None else launched.label,
         command.end_ns,

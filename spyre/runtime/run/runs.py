@@ -388,16 +388,8 @@ def view_of(storage: Array, view: TensorView) -> Array:
 
 def traced_executes(run: Run) -> tuple[MemoryExecute, ...]:
     """The executes of all launches, with their memory. LaunchErrors as of `trace_executes`."""
-    memories = {
-        name: _walked_memory(run, buffer)
-        for name, buffer in run.buffers.items()
-        if buffer.alias_of is None
-    }
-    memories |= {
-        name: memories[buffer.alias_of]
-        for name, buffer in run.buffers.items()
-        if buffer.alias_of is not None
-    }
+    owned = {name: _walked_memory(run, buffer) for name, buffer in run.buffers.items()}
+    memories = {name: owned[buffer.alias_of or name] for name, buffer in run.buffers.items()}
     return tuple(
         traced
         for launch in run.launches

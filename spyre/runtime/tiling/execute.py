@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -274,8 +274,8 @@ WHOLE_TILE = Compute(0)
 
 
 def tile_steps(plan: TilePlan) -> Iterator[TileStep]:
-    for iteration in range(plan.iterations):
-        yield from _iteration_steps(plan, iteration)
+    """The steps of all iterations, in order."""
+    return chain.from_iterable(_iteration_steps(plan, k) for k in range(plan.iterations))
 
 
 def _iteration_steps(plan: TilePlan, iteration: int) -> Iterator[TileStep]:

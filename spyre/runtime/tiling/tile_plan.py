@@ -348,25 +348,21 @@ def _tiled_dims(
             _check_allowed(where, tile, size, options)
             dim = want.dims[h]
             if dim is None:
-                raise LaunchError(
-                    "SPY860",
-                    f"{where} exceeds its tile, and no operation of the kernel walks it",
-                    expected=f"{tile}",
-                    found=f"{size}",
-                )
+                message = f"{where} exceeds its tile, and no operation of the kernel walks it"
+                raise _not_tiled("SPY860", message, tile, size)
             tiled.setdefault(dim, TiledDim(dim, tile, size, where, _order(dim, expected)))
     return tiled
 
 
+def _not_tiled(code: str, message: str, tile: int, size: int, hint: str = "") -> LaunchError:
+    return LaunchError(code, message, expected=str(tile), found=str(size), hint=hint)
+
+
 def _check_allowed(where: str, tile: int, size: int, options: TilingOptions) -> None:
     if not options.allow_tiled_launch:
-        raise LaunchError(
-            "SPY850",
-            f"{where} exceeds the kernel's tile, and tiled launches are not allowed",
-            expected=str(tile),
-            found=str(size),
-            hint="allow_tiled_launch=True, or SPYRE_ALLOW_TILED_LAUNCH=1",
-        )
+        message = f"{where} exceeds the kernel's tile, and tiled launches are not allowed"
+        hint = "allow_tiled_launch=True, or SPYRE_ALLOW_TILED_LAUNCH=1"
+        raise _not_tiled("SPY850", message, tile, size, hint)
     if size % tile and options.remainder == "error":
         raise LaunchError(
             "SPY852",
@@ -395,12 +391,8 @@ def _check_tiled(
 ) -> None:
     """Every tensor agrees on a tiled dim, and the kernel allows it to be tiled."""
     if tiled.dim.fixed:
-        raise LaunchError(
-            "SPY858",
-            f"{tiled.where} cannot be tiled: {tiled.dim.fixed}",
-            expected=str(tiled.tile),
-            found=str(tiled.total),
-        )
+        message = f"{tiled.where} cannot be tiled: {tiled.dim.fixed}"
+        raise _not_tiled("SPY858", message, tiled.tile, tiled.total)
     for want, have in zip(expected, actual, strict=True):
         _check_agreement(want, have, tiled)
     if tiled.is_reduction:
@@ -427,13 +419,9 @@ def _check_reduction(
 ) -> None:
     dim = tiled.dim
     if options.reduction == "error":
-        raise LaunchError(
-            "SPY857",
-            f"{tiled.where} exceeds the kernel's tile, and {dim.reduced_by} reduces it",
-            expected=str(tiled.tile),
-            found=str(tiled.total),
-            hint="reduction='accumulate' adds up the results of the tiles of a sum or matmul",
-        )
+        message = f"{tiled.where} exceeds the kernel's tile, and {dim.reduced_by} reduces it"
+        hint = "reduction='accumulate' adds up the results of the tiles of a sum or matmul"
+        raise _not_tiled("SPY857", message, tiled.tile, tiled.total, hint)
     outputs = [e for e in expected if e.is_output]
     if not dim.accumulated_by or any(e.role is Role.INPUT_OUTPUT for e in outputs):
         raise LaunchError(
@@ -449,13 +437,9 @@ def _check_untiled_updates(tiled: TiledDim, expected: Sequence[ExpectedTensor]) 
     """A tensor updated in place must not be updated once per tile."""
     for want in expected:
         if want.role is Role.INPUT_OUTPUT and tiled.dim not in want.dims:
-            raise LaunchError(
-                "SPY858",
-                f"{tiled.where} cannot be tiled: the kernel updates {want.name}, which lacks "
-                f"{tiled.name}, in place",
-                expected=str(tiled.tile),
-                found=str(tiled.total),
-            )
+            reason = f"the kernel updates {want.name}, which lacks {tiled.name}, in place"
+            message = f"{tiled.where} cannot be tiled: {reason}"
+            raise _not_tiled("SPY858", message, tiled.tile, tiled.total)
 
 
 # --- text -------------------------------------------------------------------------------------

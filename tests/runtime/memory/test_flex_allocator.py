@@ -118,7 +118,6 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert (count.accumulated, size.accumulated) == (self.all_count, self.all_bytes)
         used = sum(r.capacity_bytes - r.free_bytes for r in found.regions)
         assert used == self.bytes_now()
-        assert 0 <= found.fragmentation < 1
 
     @rule()
     def nothing_overlaps(self) -> None:
@@ -402,14 +401,11 @@ class TestReset:
 
 def test_fragmentation():
     flex = FlexAllocator(Device(threads=1), FlexMode.VF, (KIB, *[0] * 6, KIB))
-    assert flex.statistics().fragmentation == 0
     pieces = [flex.allocate(128) for _ in range(8)]
-    assert flex.statistics().fragmentation == 0
     for piece in pieces[::2]:
         flex.deallocate(piece)
     found = flex.statistics()
     assert (found.free_bytes, found.largest_free_bytes, found.reserved_bytes) == (512, 128, KIB)
-    assert found.fragmentation == 0.75
 
 
 def test_what_the_device_allocates_counts_as_used(device: Device, flex: FlexAllocator):
