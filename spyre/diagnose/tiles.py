@@ -148,25 +148,19 @@ class Breakpoint:
         operands = {tensor.name: k for k, tensor in enumerate(step.op.tensors)}
         for name in self.names or operands:
             if name not in operands:
-                raise LaunchError(
-                    "SPY624",
-                    f"execute {number} ({step.op.name}) has no tensor {name}",
-                    step.location(0, None, int(step.starts[0].min())),
-                    expected=f"one of {', '.join(operands)}",
-                    found=name,
-                )
+                message = f"execute {number} ({step.op.name}) has no tensor {name}"
+                location = step.location(0, None, int(step.starts[0].min()))
+                expected = f"one of {', '.join(operands)}"
+                raise LaunchError("SPY624", message, location, expected=expected, found=name)
             self.tensors[name] = read_tile(device, step, operands[name])
 
     def require_reached(self) -> None:
         """LaunchError SPY624 if the execute did not run."""
         if not self.is_reached:
             loops = f" at loop indices {self.loops}" if self.loops else ""
-            raise LaunchError(
-                "SPY624",
-                f"the run does not reach execute {self.number}{loops}",
-                expected="the number of an execute, as counted in the table of a run",
-                found=str(self.number),
-            )
+            message = f"the run does not reach execute {self.number}{loops}"
+            expected = "the number of an execute, as counted in the table of a run"
+            raise LaunchError("SPY624", message, expected=expected, found=str(self.number))
 
 
 # --- reference values -------------------------------------------------------------------------

@@ -90,13 +90,9 @@ def require_plain(op: Operation, access: TensorAccess) -> None:
     tensor = access.tensor
     location = JsonLocation(op.file, tensor.json_path)
     if len(tensor.stick_dims) != 1:
-        raise UnsupportedError(
-            "SPY521",
-            f"{op.name}: {tensor.name} packs several dims into a stick",
-            location,
-            expected="one stick dim",
-            found=f"{tensor.stick_dims} of sizes {tensor.stick_sizes}",
-        )
+        message = f"{op.name}: {tensor.name} packs several dims into a stick"
+        found = f"{tensor.stick_dims} of sizes {tensor.stick_sizes}"
+        raise UnsupportedError("SPY521", message, location, expected="one stick dim", found=found)
     if not access.is_plain:
         raise UnsupportedError(
             "SPY522",

@@ -120,12 +120,10 @@ class Numerics:
         object.__setattr__(self, "errata", ordered)
         changed = [name for name in _DL16_ONLY if getattr(self, name) != _DEFAULTS[name]]
         if self.mode == "ieee" and changed:
-            raise UnsupportedError(
-                "SPY541",
-                "number mode ieee has no DL16 options",
-                expected="ieee alone, or with bf16=…",
-                found=", ".join(f"{name} {getattr(self, name)}" for name in changed),
-            )
+            message = "number mode ieee has no DL16 options"
+            expected = "ieee alone, or with bf16=…"
+            found = ", ".join(f"{name} {getattr(self, name)}" for name in changed)
+            raise UnsupportedError("SPY541", message, expected=expected, found=found)
 
     @property
     def half_format(self) -> int:
@@ -202,9 +200,5 @@ def _unknown(name: str, found: str, allowed: tuple[str, ...]) -> UnsupportedErro
         return UnsupportedError(
             "SPY530", f"numerics {found!r} are not simulated", expected=TEXT_FORM, found=found
         )
-    return UnsupportedError(
-        "SPY540",
-        f"numerics: unknown {name.replace('_', ' ')} {found!r}",
-        expected=" or ".join(allowed),
-        found=found,
-    )
+    message = f"numerics: unknown {name.replace('_', ' ')} {found!r}"
+    return UnsupportedError("SPY540", message, expected=" or ".join(allowed), found=found)

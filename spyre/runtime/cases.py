@@ -349,11 +349,9 @@ def check_dump_directory(directory: Path) -> None:
     try:
         msgspec.json.decode(read_regular(file), type=_Marker)
     except (OSError, *_UNREADABLE) as error:
-        raise LaunchError(
-            "SPY380",
-            f"{directory} exists and is no earlier dump",
-            expected=f"a new directory, or one whose {FINDINGS_FILE} a dump has written",
-        ) from error
+        message = f"{directory} exists and is no earlier dump"
+        expected = f"a new directory, or one whose {FINDINGS_FILE} a dump has written"
+        raise LaunchError("SPY380", message, expected=expected) from error
 
 
 def write_dump(

@@ -92,9 +92,6 @@ def host_like(tensor: DeviceTensor) -> HostTensor:
 
 def _check_sizes(host: HostTensor, tensor: DeviceTensor) -> None:
     if host.shape != tensor.sizes:
-        raise LaunchError(
-            "SPY333",
-            f"tensor {tensor.name} has the wrong shape",
-            expected=f"sizes {list(tensor.sizes)}, which its layout was made for",
-            found=f"sizes {list(host.shape)}",
-        )
+        message = f"tensor {tensor.name} has the wrong shape"
+        expected = f"sizes {list(tensor.sizes)}, which its layout was made for"
+        raise LaunchError("SPY333", message, expected=expected, found=f"sizes {list(host.shape)}")

@@ -268,12 +268,8 @@ def write_trace(
 
 
 def _refusal(path: Path | str, found: str) -> LaunchError:
-    return LaunchError(
-        "SPY886",
-        f"cannot write the trace {path}",
-        expected="a file in a directory that may be written",
-        found=found,
-    )
+    expected = "a file in a directory that may be written"
+    return LaunchError("SPY886", f"cannot write the trace {path}", expected=expected, found=found)
 
 
 def _encoded(head: Mapping[str, Any], events: Iterable[TraceEvent]) -> Iterator[bytes]:

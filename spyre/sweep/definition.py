@@ -326,10 +326,6 @@ def read_tiles(text: str, file: str = "--tiles") -> dict[str, int]:
 
 
 def _wrong(file: str, path: str, expected: str, found: object) -> SweepError:
-    return SweepError(
-        "SPY740",
-        "a sweep has a wrong key or value",
-        JsonLocation(file, f"${path}"),
-        expected=expected,
-        found=str(found),
-    )
+    message = "a sweep has a wrong key or value"
+    location = JsonLocation(file, f"${path}")
+    return SweepError("SPY740", message, location, expected=expected, found=str(found))

@@ -30,11 +30,8 @@ def load_function(target: SweepTarget) -> Callable[..., Any]:
     module = _module(target)
     function: Callable[..., Any] | None = getattr(module, target.function, None)
     if not callable(function):
-        raise SweepError(
-            "SPY744",
-            f"{target.path} has no function {target.function}",
-            found=", ".join(name for name in vars(module) if not name.startswith("_")),
-        )
+        found = ", ".join(name for name in vars(module) if not name.startswith("_"))
+        raise SweepError("SPY744", f"{target.path} has no function {target.function}", found=found)
     return function
 
 

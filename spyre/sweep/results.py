@@ -66,11 +66,9 @@ def require_parquet() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise SweepError(
-            "SPY743",
-            "a Parquet file needs pyarrow, which is not installed",
-            hint="pip install 'spyre[cluster]', or give --out a name in .csv",
-        ) from error
+        message = "a Parquet file needs pyarrow, which is not installed"
+        hint = "pip install 'spyre[cluster]', or give --out a name in .csv"
+        raise SweepError("SPY743", message, hint=hint) from error
     return pyarrow
 
 

@@ -255,11 +255,8 @@ def _distributed() -> Any:
     try:
         import distributed
     except ImportError as error:
-        raise SweepError(
-            "SPY743",
-            "--scheduler needs Dask, which is not installed",
-            hint="pip install 'spyre[cluster]'",
-        ) from error
+        message = "--scheduler needs Dask, which is not installed"
+        raise SweepError("SPY743", message, hint="pip install 'spyre[cluster]'") from error
     return distributed
 
 

@@ -63,19 +63,13 @@ class Combiner:
     def __post_init__(self) -> None:
         allowed = list(_FLOATS) if self.is_float else list(OPERATORS)
         if self.operator not in allowed:
-            raise UnsupportedError(
-                "SPY953",
-                f"collectives have no reduction {self.operator} of {self.dtype}",
-                expected=", ".join(allowed),
-                found=self.operator,
-            )
+            message = f"collectives have no reduction {self.operator} of {self.dtype}"
+            expected = ", ".join(allowed)
+            raise UnsupportedError("SPY953", message, expected=expected, found=self.operator)
         if self._words is None and not self.is_float:
-            raise UnsupportedError(
-                "SPY953",
-                f"the card has no arithmetic for tensors of {self.dtype}",
-                expected="float16, bfloat16, float32, bool, int8, int16, int32, int64 or uint8",
-                found=self.dtype,
-            )
+            message = f"the card has no arithmetic for tensors of {self.dtype}"
+            expected = "float16, bfloat16, float32, bool, int8, int16, int32, int64 or uint8"
+            raise UnsupportedError("SPY953", message, expected=expected, found=self.dtype)
 
     @property
     def is_float(self) -> bool:

@@ -89,19 +89,13 @@ def _check_bounds(
 ) -> None:
     first, last = offset + plan.lowest, offset + plan.highest
     if plan.info.nests and not (0 <= first <= last < storage.size):
-        raise LaunchError(
-            "SPY324",
-            "host storage is too small for the tensor",
-            expected=f"elements {first} to {last}",
-            found=f"{storage.size} elements",
-        )
+        message = "host storage is too small for the tensor"
+        expected = f"elements {first} to {last}"
+        raise LaunchError("SPY324", message, expected=expected, found=f"{storage.size} elements")
     if device.size < plan.size_bytes:
-        raise LaunchError(
-            "SPY324",
-            "device bytes do not match the tensor layout",
-            expected=f"{plan.size_bytes} bytes",
-            found=f"{device.size} bytes",
-        )
+        message = "device bytes do not match the tensor layout"
+        expected = f"{plan.size_bytes} bytes"
+        raise LaunchError("SPY324", message, expected=expected, found=f"{device.size} bytes")
 
 
 _TILE = 16
@@ -169,12 +163,9 @@ def plan_transfer(
         return TransferPlan(info, np.zeros(1, np.int64), 0, 0, 0, 0, layout.device_bytes)
     lowest, highest = info.host_range or (0, 0)
     if max(-lowest, highest) > _FARTHEST:
-        raise LaunchError(
-            "SPY322",
-            "the layout's strides reach beyond any host memory",
-            expected=f"host elements up to {_FARTHEST}",
-            found=str(layout),
-        )
+        message = "the layout's strides reach beyond any host memory"
+        expected = f"host elements up to {_FARTHEST}"
+        raise LaunchError("SPY322", message, expected=expected, found=str(layout))
     rows = _rows(info.moved(-lowest))
     table = _table(info, rows, dtype, numerics)
     units = int(table[len(table) - tt.ROW_WORDS + tt.END_UNIT])
@@ -284,12 +275,10 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
     if not loops:
         return []
     if len(loops) > tt.MAX_LOOPS:
-        raise UnsupportedError(
-            "SPY529",
-            "a layout of this many device dims cannot be copied",
-            expected=f"at most {tt.MAX_LOOPS} device dims larger than 1 above the stick",
-            found=f"{len(loops)} of them, extents {[loop.extent for loop in loops[::-1]]}",
-        )
+        message = "a layout of this many device dims cannot be copied"
+        expected = f"at most {tt.MAX_LOOPS} device dims larger than 1 above the stick"
+        found = f"{len(loops)} of them, extents {[loop.extent for loop in loops[::-1]]}"
+        raise UnsupportedError("SPY529", message, expected=expected, found=found)
     near = min(loops, key=lambda loop: loop.pitches[DEVICE])
     others = [loop for loop in loops if loop is not near]
     others.sort(key=lambda loop: -abs(loop.pitches[HOST]))
@@ -331,12 +320,9 @@ def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numeric
         table[tt.DEVICE_FORMAT] = stored.transfer_code
         table[tt.INTEGERS] = 1
     else:
-        raise UnsupportedError(
-            "SPY528",
-            f"a copy between host {host} and device {device} is not simulated",
-            expected="float to float, integer to integer",
-            found=f"{host} and {device}",
-        )
+        message = f"a copy between host {host} and device {device} is not simulated"
+        expected = "float to float, integer to integer"
+        raise UnsupportedError("SPY528", message, expected=expected, found=f"{host} and {device}")
 
 
 def _half_code(numerics: Numerics) -> int:

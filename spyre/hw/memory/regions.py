@@ -94,12 +94,9 @@ class RegionAllocator:
         if tuple(capacities_bytes) == self.capacities_bytes:
             return
         if self._sizes:
-            raise LaunchError(
-                "SPY807",
-                "regions cannot change their capacity while they hold allocations",
-                found=f"{len(self._sizes)} allocations",
-                hint="reset the device first",
-            )
+            message = "regions cannot change their capacity while they hold allocations"
+            found = f"{len(self._sizes)} allocations"
+            raise LaunchError("SPY807", message, found=found, hint="reset the device first")
         self._set_capacities(capacities_bytes)
 
     def allocate(self, size_bytes: int, region: int | None = None, use_kept: bool = False) -> int:
@@ -246,12 +243,9 @@ def _checked_capacities(capacities_bytes: Sequence[int]) -> tuple[int, ...]:
     if len(capacities_bytes) != REGIONS or not all(
         0 <= size <= REGION_BYTES for size in capacities_bytes
     ):
-        raise LaunchError(
-            "SPY807",
-            "these are no capacities of a card's regions",
-            expected=f"{REGIONS} sizes of 0 to {REGION_BYTES} bytes",
-            found=str(list(capacities_bytes)),
-        )
+        message = "these are no capacities of a card's regions"
+        expected = f"{REGIONS} sizes of 0 to {REGION_BYTES} bytes"
+        raise LaunchError("SPY807", message, expected=expected, found=str(list(capacities_bytes)))
     return tuple(size >> _BLOCK_BITS << _BLOCK_BITS for size in capacities_bytes)
 
 

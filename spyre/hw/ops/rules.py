@@ -35,13 +35,9 @@ OpSubject = tuple[Operation, OpDefinition]
 def _operands(subject: OpSubject) -> Iterator[Fault[str]]:
     op, spec = subject
     if len(op.inputs) != spec.inputs or len(op.outputs) != 1:
-        yield Fault(
-            "SPY280",
-            _COMPUTE,
-            f"{op.name}: wrong number of tensors",
-            f"{spec.inputs} inputs and 1 output",
-            f"{len(op.inputs)} inputs and {len(op.outputs)} outputs",
-        )
+        message = f"{op.name}: wrong number of tensors"
+        found = f"{len(op.inputs)} inputs and {len(op.outputs)} outputs"
+        yield Fault("SPY280", _COMPUTE, message, f"{spec.inputs} inputs and 1 output", found)
 
 
 def _constants(subject: OpSubject) -> Iterator[Fault[str]]:
@@ -90,13 +86,9 @@ def _topk_extent(subject: OpSubject) -> Iterator[Fault[str]]:
         return
     reduced, added = topk_dims(op)
     if len(reduced) == len(added) == 1 and op.extents[added[0]] > op.extents[reduced[0]]:
-        yield Fault(
-            "SPY286",
-            _EXTENTS,
-            f"{op.name}: k exceeds the extent it selects from",
-            f"at most {op.extents[reduced[0]]} along {added[0]!r}",
-            str(op.extents[added[0]]),
-        )
+        message = f"{op.name}: k exceeds the extent it selects from"
+        expected = f"at most {op.extents[reduced[0]]} along {added[0]!r}"
+        yield Fault("SPY286", _EXTENTS, message, expected, str(op.extents[added[0]]))
 
 
 def reduced_count(op: Operation) -> int:
@@ -117,13 +109,9 @@ def _scale(subject: OpSubject) -> Iterator[Fault[str]]:
         scale = decode_constant(op.constants[name], op.constant_formats[name])
         count = reduced_count(op)
         if abs(scale * count - 1.0) > _SCALE_TOLERANCE and not _padded(op, scale, count):
-            yield Fault(
-                "SPY295",
-                _CONSTANTS,
-                f"{op.name}: {name} is not one over the number of elements",
-                f"1/{count} = {1.0 / max(count, 1):.6g}",
-                f"{scale:.6g}",
-            )
+            message = f"{op.name}: {name} is not one over the number of elements"
+            expected = f"1/{count} = {1.0 / max(count, 1):.6g}"
+            yield Fault("SPY295", _CONSTANTS, message, expected, f"{scale:.6g}")
 
 
 def _padded(op: Operation, scale: float, count: int) -> bool:

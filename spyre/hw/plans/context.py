@@ -83,13 +83,10 @@ class PlanContext:
     def constant(self, name: str) -> float:
         """Value of the SDSC's constant ``name``; raises SdscError when it is missing."""
         if name not in self.op.constants:
-            raise SdscError(
-                "SPY281",
-                f"{self.op.name} needs the constant {name!r}",
-                JsonLocation(self.op.file, "$.dscs_[0].constantInfo_"),
-                expected=name,
-                found=", ".join(self.op.constants) or "no constants",
-            )
+            message = f"{self.op.name} needs the constant {name!r}"
+            location = JsonLocation(self.op.file, "$.dscs_[0].constantInfo_")
+            found = ", ".join(self.op.constants) or "no constants"
+            raise SdscError("SPY281", message, location, expected=name, found=found)
         return decode_constant(self.op.constants[name], self.op.constant_formats[name])
 
     def is_set(self, name: str) -> bool:
@@ -183,13 +180,10 @@ def whole_steps(context: PlanContext, dim: str, extent: int, step: int) -> int:
     if not any(a.tensor.holds(dim) for a in context.accesses):
         return 1
     if extent % step:
-        raise SdscError(
-            "SPY282",
-            f"{context.op.name}: one core's share of stick dim {dim!r} is not whole sticks",
-            JsonLocation(context.op.file, "$.numWkSlicesPerDim_"),
-            expected=f"a multiple of {step} elements",
-            found=f"{extent} elements",
-        )
+        message = f"{context.op.name}: one core's share of stick dim {dim!r} is not whole sticks"
+        location = JsonLocation(context.op.file, "$.numWkSlicesPerDim_")
+        expected = f"a multiple of {step} elements"
+        raise SdscError("SPY282", message, location, expected=expected, found=f"{extent} elements")
     return extent // step
 
 

@@ -284,13 +284,9 @@ def check_stick(context: PlanContext, access: TensorAccess, rule: list[tuple[str
     tensor = access.tensor
     stick = list(zip(tensor.stick_dims, tensor.stick_sizes, strict=True))
     if stick != rule:
-        raise SdscError(
-            "SPY293",
-            f"{context.op.name}: the stick of {tensor.name} is not the one of this operation",
-            JsonLocation(context.op.file, tensor.json_path),
-            expected=_shown(rule),
-            found=_shown(stick),
-        )
+        message = f"{context.op.name}: the stick of {tensor.name} is not the one of this operation"
+        location = JsonLocation(context.op.file, tensor.json_path)
+        raise SdscError("SPY293", message, location, expected=_shown(rule), found=_shown(stick))
 
 
 def _shown(stick: list[tuple[str, int]]) -> str:

@@ -76,12 +76,9 @@ def plan_shuffle(context: PlanContext) -> Iterator[Int64Array]:
                 found=access.tensor.component.value,
             )
     if source.is_lane != target.is_lane:
-        raise SdscError(
-            "SPY287",
-            "shuffle: one tensor keeps one value per stick, the other does not",
-            context.location,
-            expected="equal scales of the stick dim",
-        )
+        message = "shuffle: one tensor keeps one value per stick, the other does not"
+        expected = "equal scales of the stick dim"
+        raise SdscError("SPY287", message, context.location, expected=expected)
     yield from plan_copy(context)
 
 
@@ -146,12 +143,9 @@ def _index_step(context: PlanContext, value: TensorAccess) -> int:
     step = index_step(context.op, value.tensor)
     fault = index_step_fault(context.op, value.tensor)
     if step is None or fault:
-        raise SdscError(
-            "SPY262",
-            f"{context.op.name}: {fault}",
-            context.location,
-            expected="an indexed dim or a dim of pages, outermost or with deviceDimSizes_",
-        )
+        message = f"{context.op.name}: {fault}"
+        expected = "an indexed dim or a dim of pages, outermost or with deviceDimSizes_"
+        raise SdscError("SPY262", message, context.location, expected=expected)
     if step.dim == value.stick_dim and step.page % value.lanes:
         raise context.refuse(
             "SPY526",
@@ -316,13 +310,10 @@ def _block_axis(context: PlanContext, dim: str, a: str, b: str, side: int) -> Ax
     extent, step = context.op.core_extent(dim), 1
     if dim in (a, b):
         if extent % side:
-            raise SdscError(
-                "SPY282",
-                f"ReStickifyOpHBM: one core's share of stick dim {dim!r} is not whole sticks",
-                context.location,
-                expected=f"a multiple of {side} elements",
-                found=f"{extent} elements",
-            )
+            message = f"ReStickifyOpHBM: one core's share of stick dim {dim!r} is not whole sticks"
+            expected = f"a multiple of {side} elements"
+            found = f"{extent} elements"
+            raise SdscError("SPY282", message, context.location, expected=expected, found=found)
         extent, step = extent // side, side
     pitches = tuple(x.step_bytes(dim, step) for x in context.accesses)
     return Axis(extent, (*pitches, step if dim == a else 0, step if dim == b else 0))

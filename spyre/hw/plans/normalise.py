@@ -77,13 +77,10 @@ def check_slices(op: Operation) -> None:
     for core, row in zip(op.cores, op.core_slices, strict=True):
         outside = {d: i for d, i in row.items() if not 0 <= i < op.slices.get(d, 1)}
         if outside:
-            raise SdscError(
-                "SPY210",
-                f"{op.name}: core {core} has a work slice out of range",
-                JsonLocation(op.file, "$.coreIdToWkSlice_"),
-                expected=f"slices {dict(op.slices)}",
-                found=str(outside),
-            )
+            message = f"{op.name}: core {core} has a work slice out of range"
+            location = JsonLocation(op.file, "$.coreIdToWkSlice_")
+            expected = f"slices {dict(op.slices)}"
+            raise SdscError("SPY210", message, location, expected=expected, found=str(outside))
 
 
 # --- shorter last work slices -----------------------------------------------------------------
@@ -190,12 +187,10 @@ def _check_own_slices(op: Operation) -> None:
             found=f"{dict(owner.own_slices)} against {dict(op.slices)}",
         )
     if family is not Family.SHUFFLE and op.outputs[0].own_core_slices:
-        raise UnsupportedError(
-            "SPY517",
-            f"{op.name}: own work slices of the output are not simulated",
-            JsonLocation(op.file, op.outputs[0].json_path),
-            expected="the operation's work slices, or shuffle",
-        )
+        message = f"{op.name}: own work slices of the output are not simulated"
+        location = JsonLocation(op.file, op.outputs[0].json_path)
+        expected = "the operation's work slices, or shuffle"
+        raise UnsupportedError("SPY517", message, location, expected=expected)
 
 
 def _cells(op: Operation, starts: Int64Array) -> UniformPart:

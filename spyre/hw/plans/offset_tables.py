@@ -105,13 +105,10 @@ def spaces(
     op = context.op
     for dim, extent in op.extents.items():
         if extent < 1:
-            raise SdscError(
-                "SPY294",
-                f"{op.name}: nothing to iterate along {dim!r}",
-                JsonLocation(op.file, "$.dscs_[0].N_"),
-                expected="at least 1 element",
-                found=str(extent),
-            )
+            message = f"{op.name}: nothing to iterate along {dim!r}"
+            location = JsonLocation(op.file, "$.dscs_[0].N_")
+            expected = "at least 1 element"
+            raise SdscError("SPY294", message, location, expected=expected, found=str(extent))
     for access in context.accesses:
         _check_size(context, access)
         _check_shares(context, access)

@@ -378,13 +378,10 @@ def _find_dims(context: PlanContext) -> tuple[str, str]:
     sticks = {source.stick_dim, target.stick_dim}
     fits = len(reduced) == 1 and len(added) == 1 and len(sticks) == 1
     if not fits or sticks & {*reduced, *added}:
-        raise SdscError(
-            "SPY285",
-            f"{context.op.name}: the tensors do not have the structure of a top-k",
-            context.location,
-            expected="one dim in the input only, one in the output only, a common stick dim",
-            found=f"input only {reduced}, output only {added}, stick dims {sorted(sticks)}",
-        )
+        message = f"{context.op.name}: the tensors do not have the structure of a top-k"
+        expected = "one dim in the input only, one in the output only, a common stick dim"
+        found = f"input only {reduced}, output only {added}, stick dims {sorted(sticks)}"
+        raise SdscError("SPY285", message, context.location, expected=expected, found=found)
     _check_lanes(context)
     if (slices := context.op.slices.get(reduced[0], 1)) > 1:
         raise context.refuse(

@@ -75,13 +75,9 @@ def window_dims(context: PlanContext) -> tuple[str, ...]:
 
 
 def _structure(context: PlanContext, expected: str, found: str) -> SdscError:
-    return SdscError(
-        "SPY292",
-        f"{context.op.name}: the windows do not fit the operation",
-        JsonLocation(context.op.file, _WINDOWS),
-        expected=expected,
-        found=found,
-    )
+    message = f"{context.op.name}: the windows do not fit the operation"
+    location = JsonLocation(context.op.file, _WINDOWS)
+    return SdscError("SPY292", message, location, expected=expected, found=found)
 
 
 def _check_window(

@@ -41,12 +41,10 @@ def parse_checks(choice: CheckChoice) -> frozenset[Check]:
     known = {check.value: check for check in Check}
     for name in names:
         if name.strip() not in known:
-            raise LaunchError(
-                "SPY739",
-                "there is no such sanitizer check",
-                expected=f"some of {', '.join(known)}",
-                found=name.strip() or "an empty name",
-            )
+            message = "there is no such sanitizer check"
+            expected = f"some of {', '.join(known)}"
+            found = name.strip() or "an empty name"
+            raise LaunchError("SPY739", message, expected=expected, found=found)
     return frozenset(known[name.strip()] for name in names)
 
 
@@ -159,14 +157,9 @@ class SanitizerFinding:
             self.loop_indices,
             self.source,
         )
+        found = self._found_text()
         return Finding(
-            self.code,
-            self.severity,
-            self.message,
-            location,
-            self.expected,
-            self._found_text(),
-            self.hint,
+            self.code, self.severity, self.message, location, self.expected, found, self.hint
         )
 
     def _place(self) -> str:

@@ -386,12 +386,9 @@ def nest_words(box: Box, aligned: bool) -> list[int]:
         run, stride = merged.pop()
     run += not aligned
     if len(merged) > ct.MAX_RANK:
-        raise UnsupportedError(
-            "SPY737",
-            "the sanitizer cannot watch a tensor of this many separate dims",
-            expected=f"at most {ct.MAX_RANK + 1}",
-            found=str(len(merged) + 1),
-        )
+        message = "the sanitizer cannot watch a tensor of this many separate dims"
+        expected = f"at most {ct.MAX_RANK + 1}"
+        raise UnsupportedError("SPY737", message, expected=expected, found=str(len(merged) + 1))
     last = (run - 1) * stride + sum((steps - 1) * pitch for steps, pitch in merged)
     words = [0] * ct.NEST_WORDS
     words[ct.RANK], words[ct.RUN], words[ct.LAST] = len(merged), run, last

@@ -548,13 +548,10 @@ def _check_size(op: Operation, dim: str, size: SymbolicDim, value: int) -> None:
     if 0 < value <= size.maximum and value % max(size.granularity, 1) == 0:
         return
     name = f" {size.tag}" if size.tag else ""
-    raise LaunchError(
-        "SPY372",
-        f"{op.name}: runtime size{name} of dim {dim} contradicts the SDSC",
-        JsonLocation(op.file, "$.dscs_[0].N_.symbolicDimInfo_"),
-        expected=f"a positive multiple of {size.granularity} up to {size.maximum}",
-        found=str(value),
-    )
+    message = f"{op.name}: runtime size{name} of dim {dim} contradicts the SDSC"
+    location = JsonLocation(op.file, "$.dscs_[0].N_.symbolicDimInfo_")
+    expected = f"a positive multiple of {size.granularity} up to {size.maximum}"
+    raise LaunchError("SPY372", message, location, expected=expected, found=str(value))
 
 
 # --- work slices -----------------------------------------------------------------------------

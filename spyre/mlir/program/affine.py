@@ -128,12 +128,9 @@ class AffineBinary(AffineExpr):
 
     def __post_init__(self) -> None:
         if self.operator is Operator.MUL and self.left.has_dim and self.right.has_dim:
-            raise BundleError(
-                "SPY124",
-                "a product in an affine map needs a side without dims",
-                expected="a constant or symbol on one side of *",
-                found=str(self),
-            )
+            message = "a product in an affine map needs a side without dims"
+            expected = "a constant or symbol on one side of *"
+            raise BundleError("SPY124", message, expected=expected, found=str(self))
         if self.operator in (Operator.FLOORDIV, Operator.CEILDIV, Operator.MOD):
             _check_divisor(self)
 
@@ -301,12 +298,9 @@ def _division_error(found: str) -> BundleError:
 
 def _check_divisor(expr: AffineBinary) -> None:
     if expr.right.has_dim:
-        raise BundleError(
-            "SPY124",
-            f"the right side of {expr.operator} may not depend on dims",
-            expected="a constant or symbol as divisor",
-            found=str(expr),
-        )
+        message = f"the right side of {expr.operator} may not depend on dims"
+        expected = "a constant or symbol as divisor"
+        raise BundleError("SPY124", message, expected=expected, found=str(expr))
     if isinstance(expr.right, AffineConstant) and expr.right.value <= 0:
         raise _division_error(str(expr))
 

@@ -161,13 +161,9 @@ def _check_names(parameters: Sequence[Parameter], values: Mapping[str, int]) -> 
     expected = f"values for {', '.join(names)}" if names else "no values"
     for parameter in parameters:
         if parameter.name not in values:
-            raise LaunchError(
-                "SPY170",
-                f"parameter '{parameter.name}' has no value",
-                parameter.location,
-                expected=expected,
-                found=", ".join(values) or "no values",
-            )
+            message = f"parameter '{parameter.name}' has no value"
+            found = ", ".join(values) or "no values"
+            raise LaunchError("SPY170", message, parameter.location, expected=expected, found=found)
     if unknown := sorted(set(values) - set(names)):
         raise LaunchError(
             "SPY171", f"there is no parameter '{unknown[0]}'", expected=expected, found=unknown[0]
@@ -188,13 +184,10 @@ def _argument(parameter: Parameter, given: int) -> int:
         return value
     too_big = maximum is not None and value > maximum
     if value <= 0 or too_big or value % (granularity or 1):
-        raise LaunchError(
-            "SPY173",
-            f"parameter '{parameter.name}' contradicts its type",
-            parameter.location,
-            expected=f"a positive size with {str(parameter).split(': input_arg ')[-1]}",
-            found=str(value),
-        )
+        message = f"parameter '{parameter.name}' contradicts its type"
+        expected = f"a positive size with {str(parameter).split(': input_arg ')[-1]}"
+        found = str(value)
+        raise LaunchError("SPY173", message, parameter.location, expected=expected, found=found)
     return value
 
 

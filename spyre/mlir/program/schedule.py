@@ -87,21 +87,15 @@ class _Budget:
         self.executes += executes
         self.elements += rows * (width + 2)
         if max(rows, self.executes) > self.max_executes:
-            raise LaunchError(
-                "SPY175",
-                "too many iterations",
-                location,
-                expected=f"at most {self.max_executes} executes in one launch",
-                found=f"{max(rows, self.executes)}",
-            )
+            message = "too many iterations"
+            expected = f"at most {self.max_executes} executes in one launch"
+            found = f"{max(rows, self.executes)}"
+            raise LaunchError("SPY175", message, location, expected=expected, found=found)
         if self.elements > MAX_ELEMENTS:
-            raise LaunchError(
-                "SPY176",
-                "the addresses of this launch need too much memory",
-                location,
-                expected=f"at most {MAX_ELEMENTS} address values",
-                found=f"{self.elements}",
-            )
+            message = "the addresses of this launch need too much memory"
+            expected = f"at most {MAX_ELEMENTS} address values"
+            found = f"{self.elements}"
+            raise LaunchError("SPY176", message, location, expected=expected, found=found)
 
 
 def make_schedule(body: Body, n_executes: int, environment: Environment, limit: int) -> Schedule:
@@ -167,13 +161,9 @@ def _bounds(loop: Loop, level: _Level) -> tuple[npt.NDArray[Any], ...]:
         bounds = table((loop.lower, loop.upper, loop.step), level.environment, level.n_rows)
     lower, upper, step = bounds.T
     if level.n_rows and step.min() <= 0:
-        raise LaunchError(
-            "SPY150",
-            f"the step of loop '{loop.variable}' is not positive",
-            loop.location,
-            expected="a step > 0",
-            found=str(step.min()),
-        )
+        message = f"the step of loop '{loop.variable}' is not positive"
+        found = str(step.min())
+        raise LaunchError("SPY150", message, loop.location, expected="a step > 0", found=found)
     if max(_magnitude(lower), _magnitude(upper), _magnitude(step)) > _SAFE:
         lower, upper, step = (bound.astype(object) for bound in (lower, upper, step))
     return lower, step, np.maximum(-((lower - upper) // step), 0)

@@ -242,20 +242,13 @@ def _checked(constant: int, terms: Terms) -> IndexValue:
 
 def outside_int64(found: str = "") -> BundleError:
     """The error for an integer (its text in ``found``) that int64 cannot hold."""
-    return BundleError(
-        "SPY157",
-        "an index value does not fit in 64 bits",
-        expected="-2^63 … 2^63 - 1",
-        found=found[:64],
-    )
+    message = "an index value does not fit in 64 bits"
+    return BundleError("SPY157", message, expected="-2^63 … 2^63 - 1", found=found[:64])
 
 
 def _too_large() -> BundleError:
-    return BundleError(
-        "SPY158",
-        "an index expression is too large",
-        expected=f"at most {MAX_TERMS} terms, {MAX_DEPTH} nested divisions or products",
-    )
+    expected = f"at most {MAX_TERMS} terms, {MAX_DEPTH} nested divisions or products"
+    return BundleError("SPY158", "an index expression is too large", expected=expected)
 
 
 SYMBOLIC: ExprArithmetic[IndexValue] = ExprArithmetic(

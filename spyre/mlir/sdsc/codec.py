@@ -45,13 +45,10 @@ def decode_sdsc(data: bytes, file: str) -> Sdsc:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _decode_error(data, file, error) from None
     if len(documents) != 1:
-        raise SdscError(
-            "SPY204",
-            "an SDSC file holds exactly one SDSC",
-            JsonLocation(file),
-            expected="an object with one key, the SDSC's name",
-            found=f"{len(documents)} keys",
-        )
+        message = "an SDSC file holds exactly one SDSC"
+        expected = "an object with one key, the SDSC's name"
+        found = f"{len(documents)} keys"
+        raise SdscError("SPY204", message, JsonLocation(file), expected=expected, found=found)
     unknown: tuple[UnknownKey, ...] = ()
     if not _every_key_arrived(data, documents):
         kept = msgspec.to_builtins(documents)
@@ -99,12 +96,9 @@ def _parse_tree(data: bytes, file: str) -> Any:
     try:
         tree = json.loads(data.decode(), object_pairs_hook=_object_of_pairs)
         for tokens, key in _duplicates(tree, ()):
-            raise SdscError(
-                "SPY202",
-                f"key {json.dumps(key)} appears twice in one object",
-                JsonLocation(file, json_path((*tokens, key))),
-                expected="every key at most once",
-            )
+            message = f"key {json.dumps(key)} appears twice in one object"
+            location = JsonLocation(file, json_path((*tokens, key)))
+            raise SdscError("SPY202", message, location, expected="every key at most once")
     except (ValueError, RecursionError) as error:
         raise _syntax_error(file, str(error)) from None
     return tree
@@ -222,13 +216,9 @@ def _type_error(tree: Any, tokens: tuple[Token, ...], text: str, file: str) -> S
     match = _EXPECTED.match(text)
     if match is None:
         return SdscError("SPY203", text[0].lower() + text[1:], location)
-    return SdscError(
-        "SPY203",
-        "value of the wrong kind",
-        location,
-        expected=match["expected"].replace("`", ""),
-        found=_shown(_lookup(tree, tokens)),
-    )
+    expected = match["expected"].replace("`", "")
+    found = _shown(_lookup(tree, tokens))
+    return SdscError("SPY203", "value of the wrong kind", location, expected=expected, found=found)
 
 
 def _shown(value: Any) -> str:

@@ -260,24 +260,16 @@ def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
         return HostTensor(spec.name, spec.dtype_name, *fields)
     narrowed = _narrow(tensor, spec)
     if narrowed is None:
-        raise LaunchError(
-            "SPY334",
-            f"tensor {spec.name} has the wrong dtype",
-            expected=str(spec),
-            found=str(tensor.spec),
-        )
+        message = f"tensor {spec.name} has the wrong dtype"
+        raise LaunchError("SPY334", message, expected=str(spec), found=str(tensor.spec))
     return narrowed
 
 
 def require_shape(found: TensorSpec, spec: TensorSpec) -> None:
     """Raise LaunchError SPY333 if the shapes differ."""
     if found.shape != spec.shape:
-        raise LaunchError(
-            "SPY333",
-            f"tensor {spec.name} has the wrong shape",
-            expected=str(spec),
-            found=str(found),
-        )
+        message = f"tensor {spec.name} has the wrong shape"
+        raise LaunchError("SPY333", message, expected=str(spec), found=str(found))
 
 
 def random_tensor(
@@ -325,11 +317,8 @@ def parse_tensor_spec(text: str, name: str = "") -> TensorSpec:
     if shape_text == _SCALAR:
         return TensorSpec(name, (), dtype_name)
     if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", shape_text):
-        raise LaunchError(
-            "SPY337",
-            f"cannot read the shape {text!r}",
-            expected="extents joined by x, then @dtype, such as 10x512@fp16 or scalar@fp32",
-        )
+        expected = "extents joined by x, then @dtype, such as 10x512@fp16 or scalar@fp32"
+        raise LaunchError("SPY337", f"cannot read the shape {text!r}", expected=expected)
     return TensorSpec(name, tuple(int(n) for n in shape_text.split("x")), dtype_name)
 
 
@@ -403,12 +392,9 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
     if save is None:
         raise _unknown_suffix(file)
     if file.suffix in (".npy", ".bin") and len(tensors) != 1:
-        raise LaunchError(
-            "SPY336",
-            f"{file} can hold one tensor",
-            found=f"{len(tensors)} tensors",
-            hint="use .npz or .pt for several",
-        )
+        message = f"{file} can hold one tensor"
+        hint = "use .npz or .pt for several"
+        raise LaunchError("SPY336", message, found=f"{len(tensors)} tensors", hint=hint)
 
     def refusal(found: str) -> LaunchError:
         return LaunchError("SPY370", f"cannot write {file}", found=found)
@@ -421,12 +407,9 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
 
 
 def _unknown_suffix(file: Path) -> LaunchError:
-    return LaunchError(
-        "SPY331",
-        f"tensor file {file} is of no known kind",
-        expected=f"one of {', '.join(_SAVERS)}",
-        found=file.suffix or "no suffix",
-    )
+    message = f"tensor file {file} is of no known kind"
+    expected = f"one of {', '.join(_SAVERS)}"
+    return LaunchError("SPY331", message, expected=expected, found=file.suffix or "no suffix")
 
 
 def _load_bin(file: Path, specs: Sequence[TensorSpec]) -> HostTensor:
@@ -439,12 +422,9 @@ def _load_bin(file: Path, specs: Sequence[TensorSpec]) -> HostTensor:
     dtype = find_host_dtype(spec.dtype_name)
     size_bytes = file.stat().st_size
     if size_bytes != spec.elements * dtype.item_bytes:
-        raise LaunchError(
-            "SPY333",
-            f"{file} does not hold tensor {spec.name}",
-            expected=f"{spec.elements * dtype.item_bytes} bytes for {spec}",
-            found=f"{size_bytes} bytes",
-        )
+        message = f"{file} does not hold tensor {spec.name}"
+        expected = f"{spec.elements * dtype.item_bytes} bytes for {spec}"
+        raise LaunchError("SPY333", message, expected=expected, found=f"{size_bytes} bytes")
     with _located(file):
         array = np.fromfile(file, dtype.storage_dtype).reshape(spec.shape)
     return HostTensor.from_array(spec.name, array, dtype.name)
@@ -499,12 +479,9 @@ def _checked_tensors(torch: Any, file: Path, content: Any) -> Sequence[Any]:
     tensors = [content] if isinstance(content, torch.Tensor) else content
     if isinstance(tensors, list | tuple) and all(_is_dense(torch, t) for t in tensors):
         return tensors
-    raise LaunchError(
-        "SPY332",
-        f"{file} does not hold dense tensors",
-        expected='a tensor, a list of tensors, or {"tensors": […]}',
-        found=type(content).__name__,
-    )
+    message = f"{file} does not hold dense tensors"
+    expected = 'a tensor, a list of tensors, or {"tensors": […]}'
+    raise LaunchError("SPY332", message, expected=expected, found=type(content).__name__)
 
 
 def _import_torch(file: Path) -> Any:

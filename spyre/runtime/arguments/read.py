@@ -179,12 +179,9 @@ def _number(argument: ArgumentSpec, value: float) -> HostTensor:
 
 def _mismatch(arguments: Sequence[ArgumentSpec], inputs: str) -> LaunchError:
     listed = ", ".join(f"{a.name} ({a.host_spec})" for a in arguments) or "none"
-    return LaunchError(
-        "SPY367",
-        "the inputs given do not match the kernel's",
-        expected=f"{len(arguments)} inputs: {listed}",
-        found=inputs,
-    )
+    message = "the inputs given do not match the kernel's"
+    expected = f"{len(arguments)} inputs: {listed}"
+    return LaunchError("SPY367", message, expected=expected, found=inputs)
 
 
 def _host_tensor(value: InputValue, argument: ArgumentSpec) -> HostTensor:
@@ -280,13 +277,10 @@ def _require_value(parameter: Parameter, values: Mapping[str, int]) -> None:
     if parameter.name in values:
         return
     require_no_size(parameter, values)
-    raise LaunchError(
-        "SPY362",
-        f"no value for parameter %{parameter.name}",
-        parameter.location,
-        expected=f"a value for {parameter.name}",
-        found=", ".join(values) or "no values",
-    )
+    message = f"no value for parameter %{parameter.name}"
+    expected = f"a value for {parameter.name}"
+    found = ", ".join(values) or "no values"
+    raise LaunchError("SPY362", message, parameter.location, expected=expected, found=found)
 
 
 def uses_by_argument(
@@ -343,12 +337,9 @@ def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
     dims = _device_dims(widest, end_bytes)
     name, data_format = argument_name(index), widest.walk.tensor.data_format
     if data_format not in _HOST_DTYPES:
-        raise LaunchError(
-            "SPY368",
-            f"the host dtype of {name} cannot be derived",
-            expected=f"a launch_spec.json, or one of {', '.join(_HOST_DTYPES)}",
-            found=data_format,
-        )
+        message = f"the host dtype of {name} cannot be derived"
+        expected = f"a launch_spec.json, or one of {', '.join(_HOST_DTYPES)}"
+        raise LaunchError("SPY368", message, expected=expected, found=data_format)
     shape = _host_shape(widest, dims)
     strides = contiguous_strides(tuple(shape.values()))
     layout = _layout(widest, dims, dict(zip(shape, strides, strict=True)))

@@ -199,12 +199,9 @@ def _size(argument: ArgumentEntry, entry: int | str, sizes: Mapping[str, int]) -
     if isinstance(entry, int):
         return entry
     if entry not in sizes:
-        raise LaunchError(
-            "SPY366",
-            f"runtime size {entry!r} of argument {argument.arg_index} has no value",
-            expected=f"a value for {entry}",
-            found=", ".join(sizes) or "no values",
-        )
+        message = f"runtime size {entry!r} of argument {argument.arg_index} has no value"
+        found = ", ".join(sizes) or "no values"
+        raise LaunchError("SPY366", message, expected=f"a value for {entry}", found=found)
     return int(sizes[entry])
 
 
@@ -218,12 +215,9 @@ def with_shapes(arguments: KernelArguments, shapes: Sequence[TensorSpec]) -> Ker
     """
     inputs = arguments.inputs
     if len(shapes) != len(inputs):
-        raise LaunchError(
-            "SPY365",
-            "the number of shapes is not the number of inputs",
-            expected=f"{len(inputs)} shapes: {', '.join(str(a.host_spec) for a in inputs)}",
-            found=f"{len(shapes)}",
-        )
+        message = "the number of shapes is not the number of inputs"
+        expected = f"{len(inputs)} shapes: {', '.join(str(a.host_spec) for a in inputs)}"
+        raise LaunchError("SPY365", message, expected=expected, found=f"{len(shapes)}")
     reshape = _reshaped if arguments.is_derived else _checked
     changed = {a.arg_index: reshape(a, s) for a, s in zip(inputs, shapes, strict=True)}
     return replace(
@@ -234,12 +228,8 @@ def with_shapes(arguments: KernelArguments, shapes: Sequence[TensorSpec]) -> Ker
 
 def _checked(argument: ArgumentSpec, shape: TensorSpec) -> ArgumentSpec:
     if (shape.shape, shape.dtype_name) != (argument.shape, argument.dtype_name):
-        raise LaunchError(
-            "SPY365",
-            f"the shape of {argument.name} contradicts launch_spec.json",
-            expected=str(argument.host_spec),
-            found=str(shape),
-        )
+        message = f"the shape of {argument.name} contradicts launch_spec.json"
+        raise LaunchError("SPY365", message, expected=str(argument.host_spec), found=str(shape))
     return argument
 
 

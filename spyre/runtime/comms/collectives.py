@@ -134,12 +134,10 @@ class Communicator:
     def check(self) -> None:
         """Raise CollectiveError SPY956 if the group has failed before."""
         if self.failure is not None:
-            raise CollectiveError(
-                "SPY956",
-                "an earlier operation of this group has failed",
-                found=str(self.failure.finding.message),
-                hint="destroy the process group and make a new one",
-            ) from self.failure
+            message = "an earlier operation of this group has failed"
+            found = str(self.failure.finding.message)
+            hint = "destroy the process group and make a new one"
+            raise CollectiveError("SPY956", message, found=found, hint=hint) from self.failure
 
     def close(self, patience: float = LINGER_SECONDS) -> None:
         """Close the transport, see `Transport.close`."""

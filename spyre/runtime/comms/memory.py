@@ -169,11 +169,9 @@ class SharedMemory(Transport):
     def _look_for_failures(self) -> None:
         for other in self._others:
             if self._pages[other, FAILED]:
-                raise CollectiveError(
-                    "SPY957",
-                    f"{self._header}: another rank has failed",
-                    found=text_of(self._pages[other, REASON:].view(np.uint8)),
-                )
+                message = f"{self._header}: another rank has failed"
+                found = text_of(self._pages[other, REASON:].view(np.uint8))
+                raise CollectiveError("SPY957", message, found=found)
 
     def _look(self, rank: int, word: int, least: int) -> None:
         self._look_for_failures()
@@ -185,11 +183,9 @@ class SharedMemory(Transport):
             raise self._missing(rank)
 
     def _gone(self, ranks: Sequence[int]) -> CollectiveError:
-        return CollectiveError(
-            "SPY954",
-            f"{self._header}: the process of rank {', '.join(map(str, ranks))} has ended",
-            expected="every rank to take part in every operation of its group",
-        )
+        message = f"{self._header}: the process of rank {', '.join(map(str, ranks))} has ended"
+        expected = "every rank to take part in every operation of its group"
+        return CollectiveError("SPY954", message, expected=expected)
 
 
 def _pieces(arena: Bytes, sizes: Sequence[int], start: int) -> list[Bytes]:

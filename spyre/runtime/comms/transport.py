@@ -232,12 +232,9 @@ class Transport(ABC):
 
     def _missing(self, rank: int) -> CollectiveError:
         """The error for a rank that did not send before the deadline."""
-        return CollectiveError(
-            "SPY955",
-            f"{self._header}: not done within {self._deadline.timeout:g} s",
-            expected="all ranks of the group",
-            found=f"nothing from rank {rank}",
-        )
+        message = f"{self._header}: not done within {self._deadline.timeout:g} s"
+        found = f"nothing from rank {rank}"
+        return CollectiveError("SPY955", message, expected="all ranks of the group", found=found)
 
 
 def fitted(text: str, limit: int) -> str:
@@ -260,12 +257,8 @@ def text_of(content: Bytes) -> str:
 def check_size(size: int) -> None:
     """Raise CollectiveError SPY959 for more ranks than a page has outboxes."""
     if size > MAX_RANKS:
-        raise CollectiveError(
-            "SPY959",
-            "a group has too many ranks",
-            expected=f"at most {MAX_RANKS}",
-            found=str(size),
-        )
+        message = "a group has too many ranks"
+        raise CollectiveError("SPY959", message, expected=f"at most {MAX_RANKS}", found=str(size))
 
 
 # --- rounds over messages between pairs of ranks, for ranks that share no memory -----------------
@@ -453,8 +446,5 @@ class MessageTransport(Transport):
             raise self._missing(rank)
 
     def _broken(self, rank: int, error: RuntimeError) -> CollectiveError:
-        return CollectiveError(
-            "SPY954",
-            f"{self._header}: the connection to rank {rank} has ended",
-            found=str(error).splitlines()[0],
-        )
+        message = f"{self._header}: the connection to rank {rank} has ended"
+        return CollectiveError("SPY954", message, found=str(error).splitlines()[0])

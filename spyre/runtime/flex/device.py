@@ -382,13 +382,10 @@ class Devices:
             return card
         chosen = whole_number("the index", chosen, -LARGEST)
         if not 0 <= chosen < len(self.cards):
-            raise LaunchError(
-                "SPY883",
-                f"there is no Spyre device {index}",
-                expected=f"0 to {len(self.cards) - 1}" if self.cards else "no device is visible",
-                found=str(index),
-                hint="AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible",
-            )
+            message = f"there is no Spyre device {index}"
+            expected = f"0 to {len(self.cards) - 1}" if self.cards else "no device is visible"
+            hint = "AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible"
+            raise LaunchError("SPY883", message, expected=expected, found=str(index), hint=hint)
         with self._lock:
             if chosen not in self.made:
                 card = FlexDevice(Device(sanitize=config.sanitizer_checks()), chosen)

@@ -371,12 +371,10 @@ def sizes_of_tensors(
             if not isinstance(name, str):
                 continue
             if values.setdefault(name, extent) != extent:
-                raise LaunchError(
-                    "SPY873",
-                    f"runtime size {name} has two values",
-                    expected=f"{values[name]}, from {source[name]}",
-                    found=f"{extent}, from {tensor.name}",
-                )
+                message = f"runtime size {name} has two values"
+                expected = f"{values[name]}, from {source[name]}"
+                found = f"{extent}, from {tensor.name}"
+                raise LaunchError("SPY873", message, expected=expected, found=found)
             source.setdefault(name, tensor.name)
     return values
 

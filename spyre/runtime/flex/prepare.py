@@ -215,13 +215,8 @@ def _check_pointers(code: CodeDirectory, commands: Sequence[ExecutionCommand]) -
 
 
 def _unsupported(code: CodeDirectory, found: str, expected: str) -> UnsupportedError:
-    return UnsupportedError(
-        "SPY885",
-        "an execution plan of this form is not simulated",
-        _location(code),
-        expected=expected,
-        found=found,
-    )
+    message = "an execution plan of this form is not simulated"
+    return UnsupportedError("SPY885", message, _location(code), expected=expected, found=found)
 
 
 def _location(code: CodeDirectory) -> JsonLocation:

@@ -199,21 +199,15 @@ class StreamQueue:
 
     def refusal(self) -> StreamError:
         """The error for work that is submitted after a failure."""
-        return StreamError(
-            "SPY870",
-            f"stream {self.stream_id} has failed and takes no more work",
-            expected="a stream without an error, or a reset of the device",
-            found=_first_line(self.error),
-        )
+        message = f"stream {self.stream_id} has failed and takes no more work"
+        expected = "a stream without an error, or a reset of the device"
+        return StreamError("SPY870", message, expected=expected, found=_first_line(self.error))
 
     def dependent_error(self, error: BaseException) -> StreamError:
         """The error of a stream that waits for an event of one that failed with ``error``."""
-        return StreamError(
-            "SPY871",
-            f"stream {self.stream_id} waits for an event of a stream that failed",
-            expected="the event to complete",
-            found=_first_line(error),
-        )
+        message = f"stream {self.stream_id} waits for an event of a stream that failed"
+        expected = "the event to complete"
+        return StreamError("SPY871", message, expected=expected, found=_first_line(error))
 
 
 def _first_line(error: BaseException | None) -> str:

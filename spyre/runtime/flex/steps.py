@@ -287,12 +287,9 @@ class JobPlan:
         """Type of step ``index``. LaunchError SPY877 if there is no such step."""
         index = whole_number("the index of a step", index, -LARGEST)
         if not 0 <= index < len(self.steps):
-            raise LaunchError(
-                "SPY877",
-                "Step index out of range",
-                expected=f"0 to {len(self.steps) - 1}",
-                found=str(index),
-            )
+            message = "Step index out of range"
+            expected = f"0 to {len(self.steps) - 1}"
+            raise LaunchError("SPY877", message, expected=expected, found=str(index))
         return self.steps[index].step_type
 
     def job_allocation_size(self) -> int:

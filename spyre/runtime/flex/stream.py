@@ -113,12 +113,9 @@ class Event:
         require_type("the event", end, Event)
         for event in (self, end):
             if not event.enable_timing or event._record is None or not event._record.done:
-                raise LaunchError(
-                    "SPY875",
-                    "the time between these events is unknown",
-                    expected="two complete events made with enable_timing",
-                    found=repr(event),
-                )
+                message = "the time between these events is unknown"
+                expected = "two complete events made with enable_timing"
+                raise LaunchError("SPY875", message, expected=expected, found=repr(event))
         assert self._record is not None
         assert end._record is not None
         return (end._record.time_ns - self._record.time_ns) / 1e6
@@ -411,12 +408,9 @@ class CapturedWork:
 
 def capture_error(feature: str) -> UnsupportedError:
     """The error for a feature that cannot be captured."""
-    return UnsupportedError(
-        "SPY888",
-        f"{feature} cannot be captured for replay",
-        expected="launches on one stream, and copies whose values the host does not wait for",
-        hint="move it out of the block",
-    )
+    message = f"{feature} cannot be captured for replay"
+    expected = "launches on one stream, and copies whose values the host does not wait for"
+    return UnsupportedError("SPY888", message, expected=expected, hint="move it out of the block")
 
 
 def _joined_stages(launches: Iterable[JobWork]) -> Iterator[Stage]:
@@ -466,12 +460,9 @@ class StreamPool:
         """A stream that `take` has returned. LaunchError SPY872 for any other id."""
         stream = self._streams.get(whole_number("the stream id", stream_id, -LARGEST))
         if stream is None:
-            raise LaunchError(
-                "SPY872",
-                f"no flex handle for stream id {stream_id}: was the stream pool initialized?",
-                expected=f"0, or an id that was handed out: {sorted(self._streams)}",
-                found=str(stream_id),
-            )
+            message = f"no flex handle for stream id {stream_id}: was the stream pool initialized?"
+            expected = f"0, or an id that was handed out: {sorted(self._streams)}"
+            raise LaunchError("SPY872", message, expected=expected, found=str(stream_id))
         return stream
 
     # Streams are never deleted, because torch refers to them by id.

@@ -241,21 +241,15 @@ def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[in
     name = parameter.name
     owner = owner_of(name)
     if owner is None:
-        raise LaunchError(
-            "SPY362",
-            f"no value for parameter %{name}",
-            expected="a value by name, or a name of the form arg_K_base_addr",
-        )
+        expected = "a value by name, or a name of the form arg_K_base_addr"
+        raise LaunchError("SPY362", f"no value for parameter %{name}", expected=expected)
     if owner in at:
         return at[owner]
     if owner == POOL:
         raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
-    raise LaunchError(
-        "SPY363",
-        f"the kernel needs argument {owner}, and it was not given",
-        expected=f"argument {owner} for %{name}",
-        found=f"arguments {sorted(k for k in at if k != POOL)}",
-    )
+    message = f"the kernel needs argument {owner}, and it was not given"
+    found = f"arguments {sorted(k for k in at if k != POOL)}"
+    raise LaunchError("SPY363", message, expected=f"argument {owner} for %{name}", found=found)
 
 
 def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:

@@ -110,12 +110,8 @@ class AllocationDirective:
             raise self._wrong("two domains or more", "Interleave")
 
     def _wrong(self, expected: str, what: str) -> LaunchError:
-        return LaunchError(
-            "SPY802",
-            f"an allocation directive names domains that {what} cannot use",
-            expected=expected,
-            found=str(list(self.domains)),
-        )
+        message = f"an allocation directive names domains that {what} cannot use"
+        return LaunchError("SPY802", message, expected=expected, found=str(list(self.domains)))
 
 
 BIND = AllocationDirective()
@@ -264,11 +260,8 @@ class FlexAllocator:
             address = self._expose(index)
         if isinstance(address, int):
             return address
-        raise UnsupportedError(
-            "SPY808",
-            "Interleaved not supported yet",
-            found=f"an allocation of {len(address)} chunks",
-        )
+        message = "Interleaved not supported yet"
+        raise UnsupportedError("SPY808", message, found=f"an allocation of {len(address)} chunks")
 
     def composite(self, index: AllocationIndex) -> CompositeAddress:
         """All chunks of an allocation, none for the null handle; sizes are rounded up to 128."""
@@ -419,12 +412,9 @@ class FlexAllocator:
 
 
 def _unknown(index: int) -> LaunchError:
-    return LaunchError(
-        "SPY800",
-        "nothing is allocated under this handle",
-        expected="a handle of FlexAllocator.allocate that was not given back",
-        found=f"handle {index}",
-    )
+    message = "nothing is allocated under this handle"
+    expected = "a handle of FlexAllocator.allocate that was not given back"
+    return LaunchError("SPY800", message, expected=expected, found=f"handle {index}")
 
 
 # --- owners of device memory ---------------------------------------------------------------------

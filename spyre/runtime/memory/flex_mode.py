@@ -37,12 +37,8 @@ def read_mode() -> FlexMode:
     """The mode of FLEX_DEVICE. LaunchError SPY803 for other values than PF, VF and MOCK."""
     text = config.FLEX_DEVICE.read()
     if text not in FlexMode.__members__:
-        raise LaunchError(
-            "SPY803",
-            "FLEX_DEVICE is not a mode of the flex runtime",
-            expected=", ".join(FlexMode),
-            found=text,
-        )
+        message = "FLEX_DEVICE is not a mode of the flex runtime"
+        raise LaunchError("SPY803", message, expected=", ".join(FlexMode), found=text)
     return FlexMode(text)
 
 
@@ -58,12 +54,9 @@ def _mock_memory_bytes() -> int:
     text = config.FLEX_MOCK_DEVICE_MEMORY_SIZE.read()
     smallest = REGIONS * STICK_BYTES
     if not (text.isascii() and text.isdigit() and smallest <= int(text) <= HBM_BYTES):
-        raise LaunchError(
-            "SPY804",
-            "FLEX_MOCK_DEVICE_MEMORY_SIZE is not a memory size of a card",
-            expected=f"a number of bytes from {smallest} to {HBM_BYTES}",
-            found=text,
-        )
+        message = "FLEX_MOCK_DEVICE_MEMORY_SIZE is not a memory size of a card"
+        expected = f"a number of bytes from {smallest} to {HBM_BYTES}"
+        raise LaunchError("SPY804", message, expected=expected, found=text)
     return int(text)
 
 
@@ -103,13 +96,9 @@ def _world_size() -> int:
 def _count(text: str, variable: config.Variable) -> int:
     """A number of cards, 1 for an empty text; SPY805."""
     if not (_is_number(text or "1") and 1 <= int(text or "1") <= MAX_DEVICES):
-        raise LaunchError(
-            "SPY805",
-            f"{variable.name} is not a number of cards",
-            expected=f"1 to {MAX_DEVICES}",
-            found=text,
-            hint="AIU_WORLD_SIZE is the number of cards of a process, whatever the number of ranks",
-        )
+        message = f"{variable.name} is not a number of cards"
+        hint = "AIU_WORLD_SIZE is the number of cards of a process, whatever the number of ranks"
+        raise LaunchError("SPY805", message, expected=f"1 to {MAX_DEVICES}", found=text, hint=hint)
     return int(text or "1")
 
 
@@ -133,13 +122,10 @@ def first_device(count: int) -> int:
 
 
 def _wrong_devices(count: int, text: str) -> LaunchError:
-    return LaunchError(
-        "SPY806",
-        "SPYRE_DEVICES is not a list of cards",
-        expected=f"different numbers from 0 to {count - 1}, separated by commas",
-        found=text,
-        hint="AIU_WORLD_SIZE is the number of cards",
-    )
+    message = "SPYRE_DEVICES is not a list of cards"
+    expected = f"different numbers from 0 to {count - 1}, separated by commas"
+    hint = "AIU_WORLD_SIZE is the number of cards"
+    return LaunchError("SPY806", message, expected=expected, found=text, hint=hint)
 
 
 def _is_number(text: str) -> bool:

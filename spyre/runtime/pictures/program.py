@@ -75,12 +75,10 @@ def write_pictures(run: Run, directory: Path, title: str) -> list[Path]:
             with atomic_write(directory / name) as temporary:
                 temporary.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
-        raise ProfileError(
-            "SPY782",
-            f"cannot write pictures into {directory}",
-            expected="a directory that may be written",
-            found=str(getattr(error, "strerror", None) or error),
-        ) from error
+        message = f"cannot write pictures into {directory}"
+        expected = "a directory that may be written"
+        found = str(getattr(error, "strerror", None) or error)
+        raise ProfileError("SPY782", message, expected=expected, found=found) from error
     return [directory / name for name in files]
 
 

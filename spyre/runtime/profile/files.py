@@ -51,12 +51,8 @@ def write_whole(path: Path | str, content: bytes) -> None:
 
 
 def _not_writable(path: Path | str, found: str) -> ProfileError:
-    return ProfileError(
-        "SPY782",
-        f"cannot write {path}",
-        expected="a file in a directory that may be written",
-        found=found,
-    )
+    expected = "a file in a directory that may be written"
+    return ProfileError("SPY782", f"cannot write {path}", expected=expected, found=found)
 
 
 FORM = 2
@@ -233,13 +229,10 @@ class _KeptTotals(msgspec.Struct):
 
 
 def _no_kept_run(path: Path, found: str) -> ProfileError:
-    return ProfileError(
-        "SPY781",
-        "the file is no kept run",
-        JsonLocation(str(path), "$.profile"),
-        expected="output of spyre-run --profile --json",
-        found=found,
-    )
+    message = "the file is no kept run"
+    location = JsonLocation(str(path), "$.profile")
+    expected = "output of spyre-run --profile --json"
+    return ProfileError("SPY781", message, location, expected=expected, found=found)
 
 
 def compare_profiles(first: Object, second: Object) -> tuple[ComparedQuantity, ...]:

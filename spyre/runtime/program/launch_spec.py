@@ -208,12 +208,10 @@ def _check_arguments(spec: LaunchSpec, file: str) -> None:
         known.add(argument.arg_index)
         negative = [size for size in argument.shape if isinstance(size, int) and size < 0]
         if negative:
+            message = "a size in the shape of an argument is negative"
+            location = JsonLocation(file, f"$.args[{i}].shape")
             raise BundleError(
-                "SPY302",
-                "a size in the shape of an argument is negative",
-                JsonLocation(file, f"$.args[{i}].shape"),
-                expected="0 or more elements",
-                found=str(negative[0]),
+                "SPY302", message, location, expected="0 or more elements", found=str(negative[0])
             )
 
 
@@ -257,10 +255,7 @@ def require_no_size(parameter: Parameter, values: Mapping[str, int]) -> None:
         return
     steps = parameter.granularity or 1
     most = "" if parameter.max_value is None else f" up to {parameter.max_value}"
-    raise LaunchError(
-        "SPY366",
-        f"runtime size {parameter.name} has no value",
-        parameter.location,
-        expected=f"a value for {parameter.name}: a positive multiple of {steps}{most}",
-        found=", ".join(values) or "no values",
-    )
+    message = f"runtime size {parameter.name} has no value"
+    expected = f"a value for {parameter.name}: a positive multiple of {steps}{most}"
+    found = ", ".join(values) or "no values"
+    raise LaunchError("SPY366", message, parameter.location, expected=expected, found=found)

@@ -104,12 +104,10 @@ def require_bundle(program: LoweredProgram, feature: str) -> LoweredBundle:
     """
     if isinstance(program.program, LoopProgram):
         return cast(LoweredBundle, program)
-    raise UnsupportedError(
-        "SPY889",
-        f"{feature} of this kind of program is not simulated",
-        expected="a program of loops and executes, as in bundle.mlir",
-        found=f"{type(program.program).__name__} {program.directory.name}",
-    )
+    message = f"{feature} of this kind of program is not simulated"
+    expected = "a program of loops and executes, as in bundle.mlir"
+    found = f"{type(program.program).__name__} {program.directory.name}"
+    raise UnsupportedError("SPY889", message, expected=expected, found=found)
 
 
 def digest_of(program: LoweredProgram) -> str:

@@ -373,12 +373,10 @@ def view_of(storage: Array, view: TensorView) -> Array:
     shape, strides, offset = view
     last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if not 0 <= offset <= last < storage.size:
-        raise LaunchError(
-            "SPY371",
-            "a view in the case exceeds its buffer",
-            expected=f"elements 0 to {storage.size - 1}",
-            found=f"elements {offset} to {last}",
-        )
+        message = "a view in the case exceeds its buffer"
+        expected = f"elements 0 to {storage.size - 1}"
+        found = f"elements {offset} to {last}"
+        raise LaunchError("SPY371", message, expected=expected, found=found)
     steps = tuple(s * storage.itemsize for s in strides)
     return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
 

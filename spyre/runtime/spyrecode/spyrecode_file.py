@@ -127,11 +127,9 @@ def spyrecode_path(directory: Path) -> Path:
     if not directory.is_dir():
         raise BundleError("SPY820", f"Path is not a directory: {directory}")
     if not (directory / SPYRECODE_FILE).is_file():
-        raise BundleError(
-            "SPY821",
-            f"Required file {SPYRECODE_FILE} not found in directory: {directory}",
-            hint="spyre-compile --bundle -d DIR writes DIR/spyreCodeDir",
-        )
+        message = f"Required file {SPYRECODE_FILE} not found in directory: {directory}"
+        hint = "spyre-compile --bundle -d DIR writes DIR/spyreCodeDir"
+        raise BundleError("SPY821", message, hint=hint)
     return directory / SPYRECODE_FILE
 
 
@@ -162,12 +160,9 @@ def _plan_array(document: dict[str, Any], name: str, file: str) -> list[Any]:
     """A plan's commands; SPY823 when there is no such array."""
     plan = document.get(name)
     if not isinstance(plan, list):
-        raise BundleError(
-            "SPY823",
-            f"SpyreCode JSON missing '{name}' array",
-            JsonLocation(file),
-            found=", ".join(document) or "no keys",
-        )
+        message = f"SpyreCode JSON missing '{name}' array"
+        location = JsonLocation(file)
+        raise BundleError("SPY823", message, location, found=", ".join(document) or "no keys")
     return plan
 
 
@@ -216,12 +211,8 @@ def _execution_plan(plan: list[Any], file: str) -> tuple[ExecutionCommand, ...]:
 def _command(item: Any, file: str, path: str) -> tuple[str, JsonObject]:
     """Name and properties of a command; SPY826 when it has none."""
     if not isinstance(item, dict) or not isinstance(item.get("command"), str):
-        raise BundleError(
-            "SPY826",
-            "SpyreCode command missing 'command' field",
-            JsonLocation(file, path),
-            found=shown(item),
-        )
+        message = "SpyreCode command missing 'command' field"
+        raise BundleError("SPY826", message, JsonLocation(file, path), found=shown(item))
     name, properties = item["command"], item.get("properties", {})
     if not isinstance(properties, dict):
         raise JsonObject(name, item, file, path).wrong("properties", "an object")

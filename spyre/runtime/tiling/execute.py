@@ -222,12 +222,10 @@ class Tiler:
     def _bound(self, launch: Launch, arg_index: int) -> DeviceTensor:
         if arg_index in launch.arguments:
             return launch.arguments[arg_index]
-        raise LaunchError(
-            "SPY363",
-            f"the kernel needs argument {arg_index}, and it was not given",
-            expected=f"arguments {[e.arg_index for e in self.expected]}",
-            found=f"arguments {sorted(launch.arguments)}",
-        )
+        message = f"the kernel needs argument {arg_index}, and it was not given"
+        expected = f"arguments {[e.arg_index for e in self.expected]}"
+        found = f"arguments {sorted(launch.arguments)}"
+        raise LaunchError("SPY363", message, expected=expected, found=found)
 
 
 # --- steps ------------------------------------------------------------------------------------

@@ -327,12 +327,9 @@ def _check_shapes(expected: Sequence[ExpectedTensor], actual: Sequence[DeviceTen
 def _check_not_smaller(want: ExpectedTensor, have: DeviceTensor) -> None:
     for dim, (tile, size) in enumerate(zip(want.shape, have.sizes, strict=True)):
         if size < tile:
-            raise LaunchError(
-                "SPY851",
-                f"dim {dim} of {have.name} ({want.name}) is smaller than the kernel's tile",
-                expected=f"at least {tile}",
-                found=f"{size} in {list(have.sizes)}",
-            )
+            message = f"dim {dim} of {have.name} ({want.name}) is smaller than the kernel's tile"
+            found = f"{size} in {list(have.sizes)}"
+            raise LaunchError("SPY851", message, expected=f"at least {tile}", found=found)
 
 
 def _tiled_dims(
