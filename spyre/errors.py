@@ -241,9 +241,14 @@ class DeviceOutOfMemory(SpyreError, MemoryError):
 
 
 class DeviceFault(SpyreError):
-    """The card would have done harm: an address out of bounds, an index out of range."""
+    """The card would have done harm: an address out of bounds, an index out of range.
+
+    ``batch_launch``: which launch of a batch it stopped, where it ran in one; those before it ran,
+    later ones did not.
+    """
 
     exit_code = 1
+    batch_launch: int | None = None
 
 
 class MachineError(SpyreError):

@@ -64,8 +64,11 @@ def plan_matmul(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a matmul."""
     _check_formats(context)
     roles = find_roles(context)
-    sticks = {roles.reduction: STICK, roles.generated: STICK}
-    axes = dict(zip(context.op.dims, walk_axes(context, sticks), strict=True))
+    sticks = tuple(access.stick_dim for access in context.accesses)
+    if sticks != (roles.reduction, roles.generated, roles.generated):
+        raise _structure(context)
+    steps = {roles.reduction: STICK, roles.generated: STICK}
+    axes = dict(zip(context.op.dims, walk_axes(context, steps), strict=True))
     for group in fold_cores(context.op, context.starts, (roles.reduction,)):
         check_shared_output(context, group, (roles.reduction,), _C)
         yield from _group_rows(context, roles, group, axes)
@@ -83,34 +86,6 @@ def _check_formats(context: PlanContext) -> None:
                 "SEN169_FP16",
                 f"{access.tensor.data_format} in {access.tensor.name}",
             )
-
-
-def find_roles(context: PlanContext) -> MatmulRoles:
-    """Roles of all dims; raises SdscError when the structure is no matmul."""
-    a, b, c = (access.tensor for access in context.accesses)
-    members = {d: (a.holds(d), b.holds(d), c.holds(d)) for d in context.op.dims}
-    reduced = dims_with(members, (True, True, False))
-    made = dims_with(members, (False, True, True))
-    sticks = tuple(access.stick_dim for access in context.accesses)
-    unknown = [d for d, m in members.items() if sum(m) < 2 and context.op.extents[d] > 1]
-    fits = len(reduced) == 1 and sticks[1] in made and sticks == (*reduced, sticks[1], sticks[1])
-    if not fits or unknown:
-        raise SdscError(
-            "SPY284",
-            f"{context.op.name}: the tensors do not have the structure of a matmul",
-            context.location,
-            expected="one dim in A and B only, in A's stick; "
-            "a dim in B and C only, in their sticks",
-            found=f"A{a.dims} stick {sticks[0]}, B{b.dims} stick {sticks[1]}, "
-            f"C{c.dims} stick {sticks[2]}",
-        )
-    return MatmulRoles(
-        reduced[0],
-        sticks[1],
-        dims_with(members, (True, False, True)),
-        made,
-        dims_with(members, (True, True, True)),
-    )
 
 
 def dims_with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
@@ -220,7 +195,7 @@ _FORMATS = {
 """Formats of A and B by the op table's kernel name; C is SEN169_FP16."""
 
 
-def find_packed_roles(context: PlanContext) -> MatmulRoles:
+def find_roles(context: PlanContext) -> MatmulRoles:
     """Roles of all dims; raises SdscError when the structure is no contraction."""
     op = context.op
     if not all(access.tensor.stick_dims for access in context.accesses):
@@ -240,17 +215,16 @@ def find_packed_roles(context: PlanContext) -> MatmulRoles:
 
 
 def _structure(context: PlanContext) -> SdscError:
-    conv = context.spec.windowed
-    name = "convolution" if conv else "matmul"
-    a, b, c = (access.tensor for access in context.accesses)
+    is_windowed = context.spec.windowed
+    name, also = ("convolution", " (and window dims in B)") if is_windowed else ("matmul", "")
+    operands = zip("ABC", (access.tensor for access in context.accesses), strict=True)
     return SdscError(
-        "SPY292" if conv else "SPY284",
+        "SPY292" if is_windowed else "SPY284",
         f"{context.op.name}: the tensors do not have the structure of a {name}",
         context.location,
-        expected="one dim in A and B only (and window dims in B), in A's stick; "
-        "a dim in B and C only, in their sticks",
-        found=f"A{a.dims} stick {a.stick_dims}, B{b.dims} stick {b.stick_dims}, "
-        f"C{c.dims} stick {c.stick_dims}",
+        expected=f"one dim in A and B only{also}, in A's stick; a dim in B and C only, in their "
+        "sticks",
+        found=", ".join(f"{k}{t.dims} stick {' '.join(t.stick_dims)}" for k, t in operands),
     )
 
 
@@ -302,7 +276,7 @@ _Lines = tuple[list[Int64Array], list[Int64Array], list[Int64Array], list[Int64A
 
 def plan_packed_matmul(context: PlanContext) -> Iterator[Int64Array]:
     """Tables of a packed matmul or a convolution."""
-    roles = find_packed_roles(context)
+    roles = find_roles(context)
     check_packed_matmul(context, roles)
     if not context.spec.kernel_op.startswith("int"):
         refuse_chunks(context)
@@ -319,7 +293,7 @@ def plan_product(context: PlanContext) -> Iterator[Int64Array]:
         yield from plan_matmul(context)
         return
     refuse_chunks(context)
-    roles = find_packed_roles(context)
+    roles = find_roles(context)
     for space in spaces(context, (roles.reduction,)):
         yield _block(context, space, _collect(context, roles, space, {}, {}))
 

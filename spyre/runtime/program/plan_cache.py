@@ -19,10 +19,8 @@ import pickle
 import re
 import struct
 import sys
-import time
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,6 +46,7 @@ from spyre.errors import (
     UnsupportedError,
     ValidationError,
 )
+from spyre.files import atomic_write
 from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles, is_sdsc_file, read_inside
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LinkableProgram, LoopProgram
@@ -315,8 +314,6 @@ _HEADER = struct.Struct("<8s32s32s32sQ")
 MAX_ENTRIES = 512
 MAX_BYTES = 1 << 30
 _SUFFIX = ".plan"
-_TEMPORARY = ".tmp"
-_ABANDONED_SECONDS = 3600
 _SOURCES = (
     "mlir",
     "layout",
@@ -367,14 +364,10 @@ class PlanCache:
 
     def put(self, digest: str, payload: bytes) -> bool:
         """Keep a plan; False, with one warning, where it cannot be written."""
-        path = self.path_of(digest)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
         try:
-            temporary.write_bytes(format_entry(payload, digest))
-            os.replace(temporary, path)
+            with atomic_write(self.path_of(digest)) as temporary:
+                temporary.write_bytes(format_entry(payload, digest))
         except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
             warn_uncached(str(error.strerror))
             return False
         self._count("stored")
@@ -390,30 +383,25 @@ class PlanCache:
             self.counts.update(names)
 
     def _evict(self) -> None:
-        """Remove the least recently used entries beyond the limits, and files of killed writers."""
+        """Remove the least recently used files beyond the limits, those of killed writers too."""
         with suppress(OSError):
-            entries = _entries(self.directory)
+            newest_first = sorted(_entries(self.directory), reverse=True)
             kept_bytes = 0
-            for count, (_, size_bytes, path) in enumerate(sorted(entries, reverse=True), 1):
+            for count, (_, size_bytes, path) in enumerate(newest_first, 1):
                 kept_bytes += size_bytes
                 if count > self.max_entries or kept_bytes > self.max_bytes:
                     Path(path).unlink(missing_ok=True)
                     self._count("evicted")
 
 
-def _entries(directory: Path) -> list[tuple[int, int, str]]:
-    """Time of use in nanoseconds, bytes and path of all entries; abandoned files are removed."""
-    entries = []
-    oldest = time.time() - _ABANDONED_SECONDS
+def _entries(directory: Path) -> Iterator[tuple[int, int, str]]:
+    """Time of use in nanoseconds, bytes and path of all files of plans."""
     with os.scandir(directory) as files:
         for file in files:
             with suppress(FileNotFoundError):
-                status = file.stat()
                 if file.name.endswith(_SUFFIX):
-                    entries.append((status.st_mtime_ns, status.st_size, file.path))
-                elif file.name.endswith(_TEMPORARY) and status.st_mtime < oldest:
-                    os.unlink(file.path)
-    return entries
+                    status = file.stat()
+                    yield status.st_mtime_ns, status.st_size, file.path
 
 
 # --- entries ----------------------------------------------------------------------------------

@@ -181,7 +181,9 @@ def kill_often(count: int, seed: int) -> Counter[str]:
             kill_once(place, rng, real=k % REAL_EVERY == REAL_EVERY - 1)
             found[code_found(place, states)] += 1
             found.update(plans_found(place, states))
-            found["unfinished files"] += sum(1 for _ in Path(root).rglob("*.tmp"))
+            found["unfinished files"] += sum(
+                1 for _ in (*Path(root).rglob("*.tmp"), *place.plans.glob(".*"))
+            )
         place.change_to(0)
         compile_directory(place.bundle)
         assert code_found(place, states) == "whole code"

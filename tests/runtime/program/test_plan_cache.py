@@ -240,8 +240,9 @@ class TestLimits:
             plans.put(f"{k:02x}" * 32, bytes(1000))
         assert len(list(plans.directory.iterdir())) == 2
 
-    def test_what_killed_writers_left_goes(self, tmp_path: Path, plans: PlanCache) -> None:
-        old, new = (plans.directory / f".{name}.tmp" for name in ("old", "new"))
+    def test_what_killed_writers_left_goes(self, tmp_path: Path) -> None:
+        plans = PlanCache(tmp_path, max_entries=2)
+        old, new = (plans.directory / f".{name}.plan" for name in ("old", "new"))
         old.write_text("")
         new.write_text("")
         os.utime(old, (1, 1))
