@@ -49,9 +49,7 @@ ERRATA = {
         "September 2026",
     ),
     "log-bits": Erratum(
-        "log of 16-bit floats is 16.15625 below zero and 11.09375 of infinity",
-        "1851",
-        "April 2026",
+        "log of 16-bit floats is 16.15625 below zero and 11.09375 of infinity", "1851", "April 2026"
     ),
     "lost-exponents": Erratum(
         "copies to float16 keep the fraction of numbers below 2^-14 and read it as fraction·2^-23",

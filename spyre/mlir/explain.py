@@ -11,14 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from spyre.dtypes import FORMATS, STICK_BYTES, decode_device
-from spyre.mlir.operation import (
-    Footprint,
-    Indirection,
-    Operation,
-    Tensor,
-    footprint,
-    index_step,
-)
+from spyre.mlir.operation import Footprint, Indirection, Operation, Tensor, footprint, index_step
 
 _SHOWN = 4
 

@@ -322,12 +322,7 @@ _CODE = "SPY371"
 
 
 def _refuse(
-    file: Path,
-    message: str,
-    path: str = "$",
-    *,
-    expected: str = "",
-    found: str = "",
+    file: Path, message: str, path: str = "$", *, expected: str = "", found: str = ""
 ) -> NoReturn:
     raise LaunchError(_CODE, message, JsonLocation(str(file), path), expected=expected, found=found)
 

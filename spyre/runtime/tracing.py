@@ -22,13 +22,7 @@ from spyre.hw.access import is_indirect
 from spyre.hw.counters import UNLABELLED, ExecuteLabels
 from spyre.hw.linking import TracedExecute, Walk
 from spyre.hw.tile_dims import TileDim, tile_dims
-from spyre.layout import (
-    Axis,
-    Int64Array,
-    SpyreTensorLayout,
-    drop_unit_axes,
-    join_axes,
-)
+from spyre.layout import Axis, Int64Array, SpyreTensorLayout, drop_unit_axes, join_axes
 from spyre.mlir.operation import Operation, Tensor, footprint
 from spyre.runtime.arguments import trace_operands
 from spyre.runtime.program import POOL, LoweredBundle

@@ -66,10 +66,7 @@ MEASURED = (
 """The measured columns; a cell without a value is empty."""
 _one_at_a_time = threading.Lock()
 """Only one function is compiled at a time in a worker with several threads."""
-SETTING_NAMES = {
-    "cores": "sencores",
-    "lx_kept": "lx_fraction_kept",
-}
+SETTING_NAMES = {"cores": "sencores", "lx_kept": "lx_fraction_kept"}
 
 
 def measure(task: SweepTask) -> list[Record]:

@@ -388,7 +388,7 @@ def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Callable[
 
 
 IN_PLACE_OF: dict[str, dict[str, Any]] = {
-    "spyre.hw.kernels.families.matmul": {"prefetch_piece": lambda address, piece: None},
+    "spyre.hw.kernels.families.matmul": {"prefetch_piece": lambda address, piece: None}
 }
 """Functions of modules of kernels that do nothing here."""
 

@@ -26,13 +26,7 @@ from spyre.hw.plans import check_slices
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, REGIONS
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, group_by_sizes, with_sizes
-from spyre.mlir.program import (
-    Derived,
-    Execute,
-    IndexValue,
-    LinkableProgram,
-    Schedule,
-)
+from spyre.mlir.program import Derived, Execute, IndexValue, LinkableProgram, Schedule
 
 T = TypeVar("T")
 

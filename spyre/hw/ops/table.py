@@ -88,10 +88,7 @@ _ROWS = (
     _restickify("ReStickifyOpHBM", "restickify", "same values, other stick dim"),
     _topk("topkvalue", "value", "the k largest, falling"),
     _topk(
-        "topkindex",
-        "index",
-        "their positions, lowest first among equals",
-        result_formats=POSITIONS,
+        "topkindex", "index", "their positions, lowest first among equals", result_formats=POSITIONS
     ),
     _shuffle("shuffle", "copy", "copy of bits between the scratchpads of cores"),
     _matmul("batchmatmul", "matmul", "Σ_k A·B", result_formats=FLOATS),
@@ -118,10 +115,7 @@ _ROWS = (
     _integer("addi32toi32", "add", "a + b modulo 2³²", inputs=2, optional_constants=_REFUSAL),
     _integer("muli32toi32", "mul", "a · b modulo 2³²", inputs=2, optional_constants=_REFUSAL),
     _integer(
-        "fp32toint32",
-        "truncate",
-        "towards zero, within int32, NaN 0",
-        optional_constants=_REFUSAL,
+        "fp32toint32", "truncate", "towards zero, within int32, NaN 0", optional_constants=_REFUSAL
     ),
     _integer("int32tofp32", "from_int", "nearest binary32"),
 )
@@ -130,10 +124,7 @@ OPS: dict[str, OpDefinition] = {row.name: row for row in _ROWS}
 _NONSTICK = "nonstick"
 
 _UNDEFINED = "its mathematics is not public"
-REFUSED = {
-    "maskbyindex": (Category.SCAN, _UNDEFINED),
-    "keepbyindex": (Category.SCAN, _UNDEFINED),
-}
+REFUSED = {"maskbyindex": (Category.SCAN, _UNDEFINED), "keepbyindex": (Category.SCAN, _UNDEFINED)}
 """Names of the specification that have no row: category, and why they are not simulated."""
 
 

@@ -299,10 +299,7 @@ def plan_product(context: PlanContext) -> Iterator[Int64Array]:
 
 
 def _region_tables(
-    context: PlanContext,
-    roles: MatmulRoles,
-    space: OffsetSpace,
-    chosen: dict[str, WindowRegion],
+    context: PlanContext, roles: MatmulRoles, space: OffsetSpace, chosen: dict[str, WindowRegion]
 ) -> list[Int64Array]:
     stick_dims = (roles.reduction, roles.generated)
     in_sticks = all(context.op.core_extent(d) % STICK == 0 for d in stick_dims)

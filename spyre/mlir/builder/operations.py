@@ -247,10 +247,7 @@ def _core_slices(spec: OperationSpec, slices: Mapping[str, int]) -> tuple[dict[s
 
 
 def _outline(
-    spec: OperationSpec,
-    sdsc_name: str,
-    slices: Mapping[str, int],
-    resolve: Resolve | None,
+    spec: OperationSpec, sdsc_name: str, slices: Mapping[str, int], resolve: Resolve | None
 ) -> Operation:
     """The operation without start addresses. Index tensors are numbered first, outputs last."""
     core_slices = _core_slices(spec, slices)

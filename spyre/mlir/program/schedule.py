@@ -108,9 +108,7 @@ def make_schedule(body: Body, n_executes: int, environment: Environment, limit: 
     unrolled = _unroll(body, level, _Budget(limit))
     total = int(_counts(unrolled, 1).sum())
     schedule = Schedule(
-        np.empty(total, np.int32),
-        np.empty(total, np.int64),
-        *_tables(unrolled, n_executes),
+        np.empty(total, np.int32), np.empty(total, np.int64), *_tables(unrolled, n_executes)
     )
     _place(unrolled, np.zeros(1, np.int64), schedule)
     return schedule

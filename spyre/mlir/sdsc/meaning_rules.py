@@ -366,12 +366,7 @@ LX_BYTES = 2 << 20
 MAX_SPAN_BYTES = 256 << 20
 
 _RANGES = {
-    Component.HBM: (
-        "SPY228",
-        HBM_BYTES,
-        "is outside device memory on",
-        "an address from 0 to {}",
-    ),
+    Component.HBM: ("SPY228", HBM_BYTES, "is outside device memory on", "an address from 0 to {}"),
     Component.LX: (
         "SPY229",
         LX_BYTES,

@@ -144,10 +144,7 @@ def _gaps(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, in
 
 
 def _sizes_per_dim(
-    document: SdscDocument,
-    sizes: tuple[Number, ...] | UnsetType,
-    dims: tuple[str, ...],
-    path: str,
+    document: SdscDocument, sizes: tuple[Number, ...] | UnsetType, dims: tuple[str, ...], path: str
 ) -> dict[str, int]:
     """A list that follows the node's own dim order, by dim."""
     if isinstance(sizes, UnsetType):
@@ -261,10 +258,7 @@ def _own_slices(
 
 
 def _own_core_slices(
-    document: SdscDocument,
-    node: AllocateNode,
-    table: Mapping[str, Mapping[str, Number]],
-    path: str,
+    document: SdscDocument, node: AllocateNode, table: Mapping[str, Mapping[str, Number]], path: str
 ) -> tuple[Mapping[str, int], ...]:
     """Work slices a node carries itself, per core; empty for a core that holds nothing (§9)."""
     dims = dict.fromkeys(node.layout_dims, 1)

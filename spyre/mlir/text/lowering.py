@@ -248,8 +248,7 @@ def _symbols(program: LoopProgram) -> Iterator[ModuleFault]:
 
 
 VALUE_RULES: RuleSet[LoopProgram, ModulePlace] = RuleSet(
-    severities("SPY150 SPY151 SPY152 SPY166", warnings="SPY151 SPY166"),
-    (_bounds, _symbols),
+    severities("SPY150 SPY151 SPY152 SPY166", warnings="SPY151 SPY166"), (_bounds, _symbols)
 )
 STRICT_RULES: RuleSet[LoopProgram, ModulePlace] = RuleSet(
     {"SPY156": Severity.ERROR}, (_dynamic_bounds,)

@@ -21,10 +21,7 @@ from lark.exceptions import UnexpectedInput
 
 from spyre.cache import require_trusted, writable_directory
 from spyre.errors import MlirSyntaxError
-from spyre.mlir.program import (
-    AffineMap,
-    Operator,
-)
+from spyre.mlir.program import AffineMap, Operator
 from spyre.mlir.text.attributes import (
     RawAttribute,
     build_execute,

@@ -415,8 +415,7 @@ def _unknown_suffix(file: Path) -> LaunchError:
 def _load_bin(file: Path, specs: Sequence[TensorSpec]) -> HostTensor:
     if not specs:
         raise LaunchError(
-            "SPY332",
-            f"{file} is raw: its shape and dtype have to come from a launch spec",
+            "SPY332", f"{file} is raw: its shape and dtype have to come from a launch spec"
         )
     spec = specs[0]
     dtype = find_host_dtype(spec.dtype_name)

@@ -221,8 +221,7 @@ def with_shapes(arguments: KernelArguments, shapes: Sequence[TensorSpec]) -> Ker
     reshape = _reshaped if arguments.is_derived else _checked
     changed = {a.arg_index: reshape(a, s) for a, s in zip(inputs, shapes, strict=True)}
     return replace(
-        arguments,
-        arguments=tuple(changed.get(a.arg_index, a) for a in arguments.arguments),
+        arguments, arguments=tuple(changed.get(a.arg_index, a) for a in arguments.arguments)
     )
 
 

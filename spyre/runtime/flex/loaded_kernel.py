@@ -203,10 +203,7 @@ class LoadedKernel:
             return _tiled_launch_plan(TileSteps(tiler, launch, tiles))
 
     def _launch(
-        self,
-        arguments: KernelArguments,
-        tensors: Sequence[SpyreTensor],
-        values: Mapping[str, int],
+        self, arguments: KernelArguments, tensors: Sequence[SpyreTensor], values: Mapping[str, int]
     ) -> Launch:
         pairs = zip(arguments.arguments, tensors, strict=True)
         names = {parameter.name for parameter in self.kernel.bundle.program.parameters}
@@ -284,11 +281,7 @@ class LoadedKernel:
             self._run_tiles(work, launch_plan.kernel, signature, addresses)
 
     def _run_one(
-        self,
-        work: JobWork,
-        kernel: Kernel,
-        signature: LaunchSignature,
-        addresses: tuple[int, ...],
+        self, work: JobWork, kernel: Kernel, signature: LaunchSignature, addresses: tuple[int, ...]
     ) -> None:
         assert work.launch_plan is not None
         device = work.card.device
@@ -301,11 +294,7 @@ class LoadedKernel:
                 work.result = runner(device, linked)
 
     def _run_tiles(
-        self,
-        work: JobWork,
-        kernel: Kernel,
-        signature: LaunchSignature,
-        addresses: Int64Array,
+        self, work: JobWork, kernel: Kernel, signature: LaunchSignature, addresses: Int64Array
     ) -> None:
         if work.runner is not None or work.card.runner is not None:
             for row in addresses.tolist():

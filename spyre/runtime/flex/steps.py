@@ -28,12 +28,7 @@ from spyre.runtime.dma import DmaEngine
 from spyre.runtime.flex.blocks import ControlBlock, MemoryRange, SourceLines
 from spyre.runtime.flex.scheduling import Engine, Stage, Stages, Work
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, Runner
-from spyre.runtime.memory import (
-    DeviceStorage,
-    FlexAllocator,
-    ProgramMemory,
-    SpyreTensor,
-)
+from spyre.runtime.memory import DeviceStorage, FlexAllocator, ProgramMemory, SpyreTensor
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.loaded_kernel import LoadedKernel

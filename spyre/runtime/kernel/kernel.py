@@ -313,11 +313,7 @@ class Kernel:
         self.operations = bundle.operations if operations is None else operations
         self.maps = dict(maps or {})
         self._linker = Linker(
-            bundle.program,
-            self.operations,
-            device.numerics,
-            device.threads,
-            device.core_order,
+            bundle.program, self.operations, device.numerics, device.threads, device.core_order
         )
         self._lock = threading.RLock()
         self._signatures: LruCache[SignatureKey, LaunchSignature] = LruCache(MAX_SIGNATURES)

@@ -550,12 +550,7 @@ class SpyreTensor:
     def resolved(self) -> DeviceTensor:
         """The tensor with its address, for the flex layer."""
         return DeviceTensor(
-            self.name,
-            self.address_bytes,
-            self.layout,
-            self.dtype,
-            self.shape,
-            self.strides,
+            self.name, self.address_bytes, self.layout, self.dtype, self.shape, self.strides
         )
 
     def __repr__(self) -> str:

@@ -13,12 +13,7 @@ from pathlib import Path
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import ProfileError
 from spyre.files import atomic_write
-from spyre.layout import (
-    SpyreTensorLayout,
-    contiguous_strides,
-    device_coordinate,
-    transfer_geometry,
-)
+from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate, transfer_geometry
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.drawing import (
     COLOURS,

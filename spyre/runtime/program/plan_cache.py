@@ -259,13 +259,7 @@ def _compiled(bundle: Bundle, files: BundleFiles) -> CompiledBundle:
 def dump_plan(kernel: CompiledBundle) -> bytes:
     """The plan of a kernel whose ``directory`` is :data:`PLACEHOLDER`."""
     assert str(kernel.directory) == PLACEHOLDER
-    state = (
-        kernel.program,
-        kernel.operations,
-        kernel.findings,
-        kernel.launch_spec,
-        kernel.symbols,
-    )
+    state = (kernel.program, kernel.operations, kernel.findings, kernel.launch_spec, kernel.symbols)
     file = io.BytesIO()
     _PlanPickler(file, pickle.HIGHEST_PROTOCOL).dump(state)
     return file.getvalue()
@@ -452,9 +446,7 @@ def default_cache() -> PlanCache | None:
 
 
 def load_compiled(
-    path: str | os.PathLike[str],
-    plans: PlanCache | None = None,
-    files: BundleFiles | None = None,
+    path: str | os.PathLike[str], plans: PlanCache | None = None, files: BundleFiles | None = None
 ) -> CompiledBundle:
     """The compiled bundle of a directory (or bundle.mlir), from the cache if possible.
 

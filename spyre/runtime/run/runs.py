@@ -200,9 +200,7 @@ def check_bundle(bundle: LoweredBundle) -> tuple[Finding, ...]:
 
 
 def describe_run(
-    source: LoweredProgram | Case,
-    load: LoadBundle | None = None,
-    options: RunOptions = DEFAULTS,
+    source: LoweredProgram | Case, load: LoadBundle | None = None, options: RunOptions = DEFAULTS
 ) -> Run:
     """The run of a case, or of a bundle launched once.
 

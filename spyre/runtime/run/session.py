@@ -191,9 +191,7 @@ def observed(device: Device) -> Iterator[None]:
 
 
 def take_findings(
-    device: Device,
-    outputs: Iterable[tuple[DeviceTensor, npt.NDArray[np.bool_]]],
-    first_record: int,
+    device: Device, outputs: Iterable[tuple[DeviceTensor, npt.NDArray[np.bool_]]], first_record: int
 ) -> tuple[SanitizerFinding, ...]:
     """All findings since the last call, and those on sticks of ``outputs`` that are not written.
 
@@ -364,10 +362,7 @@ class Session:
         return describe_run(described, self.read, options)
 
     def run(
-        self,
-        source: BundleLike | Case,
-        inputs: Inputs = None,
-        options: RunOptions = DEFAULTS,
+        self, source: BundleLike | Case, inputs: Inputs = None, options: RunOptions = DEFAULTS
     ) -> RunResult:
         """Run a bundle or case once; inputs, options and errors as in :func:`run`."""
         described = self.describe(source, options)

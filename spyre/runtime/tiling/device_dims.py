@@ -24,13 +24,7 @@ from spyre.hw.linking import Walk
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import REGIONS
 from spyre.layout import AccessMap, Axis, Int64Array, SpyreTensorLayout, exact_geometry
-from spyre.mlir.operation import (
-    Operation,
-    Tensor,
-    footprint,
-    indexed_dims,
-    unsplit_input_extent,
-)
+from spyre.mlir.operation import Operation, Tensor, footprint, indexed_dims, unsplit_input_extent
 from spyre.runtime.arguments import trace_operands
 from spyre.runtime.program import POOL, LoweredBundle, owner_of
 

@@ -51,9 +51,7 @@ dim.
 
 
 def retarget(
-    operations: Mapping[str, Operation],
-    uses: Sequence[Walk[int]],
-    maps: Mapping[int, TileMap],
+    operations: Mapping[str, Operation], uses: Sequence[Walk[int]], maps: Mapping[int, TileMap]
 ) -> dict[str, Operation]:
     """``operations`` (by SDSC file) with the pitches of ``maps`` (by argument index).
 
@@ -187,10 +185,7 @@ class Tiler:
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        arguments: KernelArguments,
-        values: Mapping[str, int] | None = None,
+        self, kernel: Kernel, arguments: KernelArguments, values: Mapping[str, int] | None = None
     ) -> None:
         self.kernel = kernel
         bundle = require_bundle(kernel.bundle, "a launch over tensors of other shapes or layouts")

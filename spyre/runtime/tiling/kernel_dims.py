@@ -314,11 +314,7 @@ def _by_pitch(writer: Walk[int], reader: Walk[int]) -> list[tuple[str, str]]:
     return pairs
 
 
-ACCUMULATED_BY: Mapping[str, str] = {
-    "sum": "add",
-    "sumnonstick": "add",
-    "batchmatmul": "add",
-}
+ACCUMULATED_BY: Mapping[str, str] = {"sum": "add", "sumnonstick": "add", "batchmatmul": "add"}
 """Operations whose result over a dim is the sum of those over its tiles (§6, `accumulate`)."""
 
 
