@@ -228,8 +228,7 @@ class ReferenceValue:
             near = np.abs(found - expected) <= self.atol + TOLERANCE * np.abs(expected)
         # DL16 has no NaN, and stores numbers beyond its range as infinity.
         finite = np.isfinite(expected)
-        differs: BoolArray = np.where(finite, ~near, np.isfinite(found))
-        return differs
+        return np.where(finite, ~near, np.isfinite(found))
 
 
 def match_outputs(found: Sequence[Array], expected: Sequence[Array]) -> dict[int, Array]:

@@ -50,8 +50,7 @@ class Counters:
     @property
     def values(self) -> tuple[int, ...]:
         """All counts in field order."""
-        values: tuple[int, ...] = _COUNTS(self)
-        return values
+        return _COUNTS(self)
 
     @property
     def by_name(self) -> dict[str, int]:

@@ -281,8 +281,7 @@ def _gaps(cores: Int64Array) -> Int64Array:
     """Links from each core, in order of their numbers, to the next one around the ring."""
     # The ring closes: the last gap is the one from the highest core to the lowest.
     around = np.sort(cores)
-    gaps: Int64Array = np.diff(around, append=around[0] + CORES)
-    return gaps
+    return np.diff(around, append=around[0] + CORES)
 
 
 def _in_scratchpads(run: LinkedPart) -> Iterator[tuple[TensorAccess, Int64Array]]:

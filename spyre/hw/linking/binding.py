@@ -341,5 +341,4 @@ class AllocationTable:
         first = holder[:, :, 0]
         begins = (bases >= self._lows[first]) & (bases < self._ends[first])
         good = in_group.all(axis=2) & begins
-        settled: Int64Array = np.where((owners < 0) | good, owners, UNKNOWN)
-        return settled
+        return np.where((owners < 0) | good, owners, UNKNOWN)

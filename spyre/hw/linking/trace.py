@@ -95,8 +95,7 @@ def _segment_owners(addresses: Int64Array, owners: AddressOwners[int]) -> Int64A
 def common_owner(owners: Int64Array) -> Int64Array:
     """[1 or instance, 1 or core] → [1 or instance]: the owner of all cores, else UNKNOWN."""
     first = owners[:, 0]
-    common: Int64Array = np.where((owners == first[:, None]).all(axis=1), first, UNKNOWN)
-    return common
+    return np.where((owners == first[:, None]).all(axis=1), first, UNKNOWN)
 
 
 def core_owners(owners: Int64Array, cores: int) -> list[int]:

@@ -478,8 +478,7 @@ class AllocationHistory:
         changes = np.zeros((len(region) + 1, REGIONS), np.int64)
         changes[0] = self.begin_bytes
         changes[np.arange(1, len(region) + 1), region] = change_bytes
-        allocated: Int64Array = np.cumsum(changes, axis=0)
-        return allocated
+        return np.cumsum(changes, axis=0)
 
     @property
     def _columns(self) -> Int64Array:

@@ -261,8 +261,7 @@ def _indices(op: Operation, division: TensorDivision) -> Int64Array:
 def _cell_offsets(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
     """Bytes, [cell]: from the start of the core that holds a cell to the cell."""
     within = grid.index % _cells_per_slice(op, tensor, grid)
-    offsets: Int64Array = within @ _cell_steps(op, tensor, grid)
-    return offsets
+    return within @ _cell_steps(op, tensor, grid)
 
 
 def _cells_per_slice(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:

@@ -119,8 +119,7 @@ def decoded(content: Array, data_format: str, mode: Mode) -> Array:
 
 
 def _values(content: Array, stored: DataFormat, rules: NumericRules) -> Array:
-    values: Array = decode_device(content.view(stored.code_dtype), stored.name, rules)
-    return values
+    return decode_device(content.view(stored.code_dtype), stored.name, rules)
 
 
 def sum_noise(op: Operation, inputs: Sequence[Sequence[Array]], mode: Mode) -> float:

@@ -249,8 +249,7 @@ class Execution:
 
     def decode(self, codes: Codes, tensor: Tensor) -> Float32Array:
         """Numbers of codes of the tensor's format."""
-        values: Float32Array = decode_device(codes, tensor.data_format, self._rules)
-        return values
+        return decode_device(codes, tensor.data_format, self._rules)
 
     def encode(self, values: npt.NDArray[Any], tensor: Tensor) -> Codes:
         """Codes of numbers, rounded once (from float32) to the tensor's format."""

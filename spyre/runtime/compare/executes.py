@@ -98,8 +98,7 @@ class ExecuteView:
     def starts(self) -> Int64Array:
         """Device addresses in bytes, [operand, core]."""
         row = int(np.flatnonzero(self.run.instances == self.instance)[0])
-        starts: Int64Array = self.run.bases[row, :, None] + self.run.pattern
-        return starts
+        return self.run.bases[row, :, None] + self.run.pattern
 
     @cached_property
     def arrangements(self) -> tuple[str, ...]:

@@ -416,8 +416,7 @@ class Devices:
 
     @property
     def current_index(self) -> int:
-        index: int = getattr(self._local, "index", self._first)
-        return index
+        return getattr(self._local, "index", self._first)
 
     @property
     def current(self) -> FlexDevice:

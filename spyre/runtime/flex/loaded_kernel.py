@@ -495,8 +495,7 @@ class Correction:
         size_bytes = self.size_bytes
         address = memory.address_bytes + first * size_bytes
         content = card.device.memory.view(address, (last - first) * size_bytes)
-        rows: Int64Array = content.view(np.int64).reshape(last - first, size_bytes // 8)
-        return rows
+        return content.view(np.int64).reshape(last - first, size_bytes // 8)
 
     def steps(self, name: str) -> tuple[HostOperation, DMA]:
         """The steps before the compute step of kernel ``name``."""

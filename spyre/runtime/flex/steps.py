@@ -124,8 +124,7 @@ class LaunchPlan:
         row = np.array(bases, np.int64)[None]
         if self.offsets_bytes is None:
             return row[first:last]
-        addresses: Int64Array = row + self.offsets_bytes[first:last]
-        return addresses
+        return row + self.offsets_bytes[first:last]
 
 
 class JobWork(Work):

@@ -473,8 +473,7 @@ class StreamPool:
     @property
     def current(self) -> FlexStream:
         """The calling thread's stream; the default one unless it chose another."""
-        stream: FlexStream = getattr(self._local, "stream", self.default)
-        return stream
+        return getattr(self._local, "stream", self.default)
 
     def set_current(self, stream: FlexStream) -> FlexStream:
         """Make ``stream`` the calling thread's; returns the one before."""

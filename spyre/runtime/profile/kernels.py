@@ -48,8 +48,7 @@ class CoreBalance:
 
     def count(self, column: str) -> Int64Array:
         """A column of ``counts``, [CORES]."""
-        counts: Int64Array = self.counts[:, CORE_COLUMNS.index(column)]
-        return counts
+        return self.counts[:, CORE_COLUMNS.index(column)]
 
     @property
     def sticks(self) -> Int64Array:

@@ -362,8 +362,7 @@ class TileSteps:
     def corners_bytes(self) -> Int64Array:
         """Device address of every tile's corner, [iteration, tensor of the plan]."""
         bases = [self._tensor(k).address_bytes for k in range(len(self.plan.tensors))]
-        corners: Int64Array = self.plan.offsets_bytes + np.array(bases, np.int64)
-        return corners
+        return self.plan.offsets_bytes + np.array(bases, np.int64)
 
     def kernel_of(self, step: Compute = WHOLE_TILE) -> Kernel:
         """The kernel retargeted to the tensors that ``step`` binds."""
