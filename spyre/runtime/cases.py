@@ -215,47 +215,30 @@ def _check_numbers(file: Path, spec: CaseFile) -> None:
 
 def _check_extents(file: Path, sizes: tuple[int, ...], strides: tuple[int, ...], path: str) -> None:
     if len(sizes) != len(strides):
-        _refuse(
-            file,
-            "sizes and strides differ in length",
-            path,
-            expected=f"{len(sizes)} strides",
-            found=str(len(strides)),
-        )
+        message = "sizes and strides differ in length"
+        _refuse(file, message, path, expected=f"{len(sizes)} strides", found=str(len(strides)))
     if min((*sizes, *strides), default=0) < 0:
         _refuse(file, "sizes and strides are negative", path, found=f"{sizes}, {strides}")
     span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
     if max(span, prod(sizes)) > _MOST_ELEMENTS:
-        _refuse(
-            file,
-            "sizes and strides span more than a host holds",
-            path,
-            expected=f"at most {_MOST_ELEMENTS} elements",
-            found=f"{sizes}, {strides}",
-        )
+        message = "sizes and strides span more than a host holds"
+        expected = f"at most {_MOST_ELEMENTS} elements"
+        _refuse(file, message, path, expected=expected, found=f"{sizes}, {strides}")
 
 
 def _check_launch(file: Path, spec: CaseFile, launch: CaseLaunch, path: str) -> None:
     if len(launch.args) != len(launch.arg_index):
-        _refuse(
-            file,
-            "args and arg_index of a launch differ in length",
-            path,
-            expected=str(len(launch.args)),
-            found=str(len(launch.arg_index)),
-        )
+        message = "args and arg_index of a launch differ in length"
+        expected = str(len(launch.args))
+        _refuse(file, message, path, expected=expected, found=str(len(launch.arg_index)))
     for name in launch.args:
         _check_name(file, spec, name, f"{path}.args")
     pairs = zip(launch.args, launch.arg_index, strict=True)
     indices = [index for name, index in pairs if spec.buffers[name].layout is not None]
     if min(indices, default=0) < 0 or len(set(indices)) < len(indices):
-        _refuse(
-            file,
-            "tensors of a launch share an argument index, or have a negative one",
-            f"{path}.arg_index",
-            expected="an index from 0 on for each tensor",
-            found=str(indices),
-        )
+        message = "tensors of a launch share an argument index, or have a negative one"
+        expected = "an index from 0 on for each tensor"
+        _refuse(file, message, f"{path}.arg_index", expected=expected, found=str(indices))
 
 
 def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
@@ -296,12 +279,8 @@ def _read_npz(file: Path, sizes: Sequence[tuple[str, int]]) -> dict[str, npt.NDA
 
 
 def _refuse_missing(file: Path, name: str, found: Iterable[str]) -> NoReturn:
-    _refuse(
-        file,
-        "an array that case.json names is missing",
-        expected=name,
-        found=", ".join(found) or "no arrays",
-    )
+    message = "an array that case.json names is missing"
+    _refuse(file, message, expected=name, found=", ".join(found) or "no arrays")
 
 
 def _check_size(file: Path, header: ArrayHeader, size: int) -> None:
@@ -310,12 +289,8 @@ def _check_size(file: Path, header: ArrayHeader, size: int) -> None:
     else:
         fits, unit, found = prod(header.shape) == size, "elements", prod(header.shape)
     if not fits:
-        _refuse(
-            file,
-            f"array {header.name!r} is not of the size that case.json says",
-            expected=f"{size} {unit}",
-            found=str(found),
-        )
+        message = f"array {header.name!r} is not of the size that case.json says"
+        _refuse(file, message, expected=f"{size} {unit}", found=str(found))
 
 
 _CODE = "SPY371"

@@ -112,13 +112,9 @@ class PlanContext:
 def refuse_chunks(context: PlanContext) -> None:
     """Raise UnsupportedError in the number mode dl16-chunk: these sums add up in float32 only."""
     if context.numerics.chunked:
-        raise context.refuse(
-            "SPY542",
-            "sums in DL16 chunks are not simulated for this operation",
-            "numerics dl16 or ieee",
-            "dl16-chunk",
-            "$.dscs_[0].computeOp_[0].opFuncName",
-        )
+        message = "sums in DL16 chunks are not simulated for this operation"
+        path = "$.dscs_[0].computeOp_[0].opFuncName"
+        raise context.refuse("SPY542", message, "numerics dl16 or ieee", "dl16-chunk", path)
 
 
 def check_covered(context: PlanContext, inner: TensorAccess, outer: TensorAccess) -> None:
@@ -146,12 +142,9 @@ def check_shared_output(
     for dim in reduced:
         distance = group.axes[dim].pitches[output] if dim in group.axes else 0
         if distance:
-            raise context.refuse(
-                "SPY523",
-                "cores that reduce together write to different places",
-                f"one output address for all work slices of {dim!r}",
-                f"addresses {distance} bytes apart",
-            )
+            message = "cores that reduce together write to different places"
+            expected = f"one output address for all work slices of {dim!r}"
+            raise context.refuse("SPY523", message, expected, f"addresses {distance} bytes apart")
 
 
 def float_word(value: float) -> int:

@@ -80,12 +80,9 @@ def _check_formats(context: PlanContext) -> None:
         wide = context.format_code(access.tensor) == tb.FP32
         adjacent = access.pitch_bytes.get(access.stick_dim) == STICK_BYTES
         if wide and (access is not context.output or not adjacent or context.numerics.chunked):
-            raise context.refuse(
-                "SPY522",
-                f"arithmetic on {access.tensor.data_format} is not simulated yet",
-                "SEN169_FP16",
-                f"{access.tensor.data_format} in {access.tensor.name}",
-            )
+            message = f"arithmetic on {access.tensor.data_format} is not simulated yet"
+            found = f"{access.tensor.data_format} in {access.tensor.name}"
+            raise context.refuse("SPY522", message, "SEN169_FP16", found)
 
 
 def dims_with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
@@ -234,12 +231,8 @@ def check_packed_matmul(context: PlanContext, roles: MatmulRoles) -> None:
     wanted = (_FORMATS[kind], _FORMATS[kind], _FORMATS["dl16"])
     for access, formats in zip(context.accesses, wanted, strict=True):
         if access.tensor.data_format not in formats:
-            raise context.refuse(
-                "SPY522",
-                f"{access.tensor.name} has a format that is not simulated here",
-                " or ".join(formats),
-                access.tensor.data_format,
-            )
+            message = f"{access.tensor.name} has a format that is not simulated here"
+            raise context.refuse("SPY522", message, " or ".join(formats), access.tensor.data_format)
     k, n = roles.reduction, roles.generated
     shared = context.inputs[0].tensor.stick_dims[1:2] if kind == "int4" else ()
     pair = shared[0] if shared and shared[0] in roles.rows else "a row dim"

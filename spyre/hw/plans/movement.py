@@ -113,12 +113,9 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
     indexed = indexed_dims(context.op, value.tensor)
     move_bytes = _index_step(context, value)
     if value.stick_dim in indexed:
-        raise context.refuse(
-            "SPY526",
-            "indices along the stick dim of the value tensor",
-            "an index tensor over other dims",
-            f"stick dim {value.stick_dim!r} is indexed",
-        )
+        message = "indices along the stick dim of the value tensor"
+        found = f"stick dim {value.stick_dim!r} is indexed"
+        raise context.refuse("SPY526", message, "an index tensor over other dims", found)
     flags = tb.GATHER if value is source else tb.SCATTER
     per_lane = index.tensor.holds(value.stick_dim)
     if per_lane:
@@ -200,12 +197,9 @@ def _index_levels(context: PlanContext, dim: str) -> list[AccessMap]:
     sticks = tuple(m if k == 1 else m * index.lanes for k, m in enumerate(moves))
     whole, begun = divmod(extent, index.lanes)
     if begun and context.op.slices.get(dim, 1) > 1:
-        raise context.refuse(
-            "SPY527",
-            "separate sticks of an index tensor that cores share",
-            f"a divisor or a multiple of {index.lanes} indices along {dim!r} per core",
-            str(extent),
-        )
+        message = "separate sticks of an index tensor that cores share"
+        expected = f"a divisor or a multiple of {index.lanes} indices along {dim!r} per core"
+        raise context.refuse("SPY527", message, expected, str(extent))
     levels = [AccessMap(start, (Axis(whole, sticks), Axis(index.lanes, words)))] if whole else []
     if begun:
         rest = AccessMap(tuple(whole * m for m in sticks), (Axis(begun, words),))

@@ -76,13 +76,9 @@ def combine(
 
 
 def _too_large(context: PlanContext, found: str) -> UnsupportedError:
-    return context.refuse(
-        "SPY550",
-        "the operation is too large for offset vectors",
-        f"at most {MOST_STEPS} steps, tensors of at most {MOST_BYTES} bytes",
-        found,
-        "$.dscs_[0].N_",
-    )
+    message = "the operation is too large for offset vectors"
+    expected = f"at most {MOST_STEPS} steps, tensors of at most {MOST_BYTES} bytes"
+    return context.refuse("SPY550", message, expected, found, "$.dscs_[0].N_")
 
 
 def line_axis(line: Int64Array) -> Axis | None:

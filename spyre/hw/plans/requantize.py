@@ -72,12 +72,9 @@ def _check_formats(context: PlanContext) -> None:
         capacity = int(np.prod(tensor.stick_sizes)) * element_bits(tensor)
         if tensor.data_format == name and capacity == 8 * STICK_BYTES:
             continue
-        raise context.refuse(
-            "SPY522",
-            f"{tensor.name} has a format that is not simulated here",
-            f"{name} in sticks of {STICK_BYTES} bytes",
-            f"{tensor.data_format}, stick {tensor.stick_sizes}",
-        )
+        message = f"{tensor.name} has a format that is not simulated here"
+        found = f"{tensor.data_format}, stick {tensor.stick_sizes}"
+        raise context.refuse("SPY522", message, f"{name} in sticks of {STICK_BYTES} bytes", found)
 
 
 def _check_sticks(context: PlanContext) -> None:

@@ -205,12 +205,10 @@ def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
 def _check_pair(context: PlanContext) -> None:
     source, target = context.inputs[0], context.output
     if context.spec.kernel_op == "exx2" and (source.is_lane or not target.is_lane):
-        raise context.refuse(
-            "SPY520",
-            "two values per stick need a result of one stick per element",
-            "an input with the stick dim, an output without it",
-            f"scales {dict(source.tensor.scale)} and {dict(target.tensor.scale)}",
-        )
+        message = "two values per stick need a result of one stick per element"
+        expected = "an input with the stick dim, an output without it"
+        found = f"scales {dict(source.tensor.scale)} and {dict(target.tensor.scale)}"
+        raise context.refuse("SPY520", message, expected, found)
 
 
 def reduced_dims(context: PlanContext) -> tuple[str, ...]:
@@ -234,12 +232,8 @@ def _group_rows(
     remaining = [axis for dim, axis in of_cores_and_dims if dim not in reduced]
     inner_axes = _reduced_axes(context, reduced, group, axes)
     if len(inner_axes) > tb.REDUCED_RANK:
-        raise context.refuse(
-            "SPY525",
-            "too many reduced axes",
-            f"at most {tb.REDUCED_RANK} after merging",
-            str(len(inner_axes)),
-        )
+        expected = f"at most {tb.REDUCED_RANK} after merging"
+        raise context.refuse("SPY525", "too many reduced axes", expected, str(len(inner_axes)))
     inner = pad_axes(inner_axes, tb.REDUCED_RANK, 3)
     walk = AccessMap(group.first, tuple(remaining)).canonical(_OUT)
     for part in walk.unrolled(tb.KEPT_RANK + 1):
@@ -362,12 +356,9 @@ def _ranks(context: PlanContext, added: str, slices: Axis) -> tuple[int, int, in
     """k, bytes between ranks, ranks per slice of k, and bytes between slices."""
     source, target = slices.pitches
     if source:
-        raise context.refuse(
-            "SPY531",
-            f"dim {added!r} split over cores that read different elements",
-            "one input for all slices of k",
-            f"inputs {source} bytes apart",
-        )
+        message = f"dim {added!r} split over cores that read different elements"
+        expected = "one input for all slices of k"
+        raise context.refuse("SPY531", message, expected, f"inputs {source} bytes apart")
     share = context.op.core_extent(added)
     return slices.extent * share, context.output.pitch_bytes[added], share, target
 

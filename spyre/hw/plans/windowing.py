@@ -63,13 +63,9 @@ def window_dims(context: PlanContext) -> tuple[str, ...]:
         _check_window(context, dim, window, dims)
         source = context.inputs[0].tensor
         if source.padding.get(dim) is Padding.LOWERED:
-            raise context.refuse(
-                "SPY547",
-                f"an input lowered along {dim!r} is not simulated",
-                "another kind of padding",
-                Padding.LOWERED,
-                source.json_path,
-            )
+            message = f"an input lowered along {dim!r} is not simulated"
+            expected = "another kind of padding"
+            raise context.refuse("SPY547", message, expected, Padding.LOWERED, source.json_path)
         _check_split(context, dim, window)
     return dims
 
@@ -113,33 +109,23 @@ def _dims_of(context: PlanContext) -> str:
 def _check_split(context: PlanContext, dim: str, window: Window) -> None:
     op, access = context.op, context.inputs[0]
     if op.slices.get(window.window_dim, 1) > 1:
-        raise context.refuse(
-            "SPY545",
-            "a window split over cores is not simulated",
-            f"one work slice of {window.window_dim!r}",
-            f"{op.slices[window.window_dim]}",
-            _SLICES,
-        )
+        message = "a window split over cores is not simulated"
+        expected = f"one work slice of {window.window_dim!r}"
+        found = f"{op.slices[window.window_dim]}"
+        raise context.refuse("SPY545", message, expected, found, _SLICES)
     if op.slices.get(dim, 1) == 1:
         return
     share = op.extents[dim] // op.slices[dim] * window.stride
     size = access.sticks.get(dim, 1)
     if share % size:
-        raise context.refuse(
-            "SPY546",
-            f"cores divide {dim!r} inside of a stick",
-            f"a multiple of {size} input elements per core",
-            f"{share} elements",
-            _SLICES,
-        )
+        message = f"cores divide {dim!r} inside of a stick"
+        expected = f"a multiple of {size} input elements per core"
+        raise context.refuse("SPY546", message, expected, f"{share} elements", _SLICES)
     if access.tensor.is_local and implied_front(access.tensor, dim, window):
-        raise context.refuse(
-            "SPY546",
-            f"{dim!r} is divided over cores whose own inputs lack its padding",
-            "padding that is stored, or an input in HBM",
-            f"front padding of {window.pad_front}, not stored",
-            _SLICES,
-        )
+        message = f"{dim!r} is divided over cores whose own inputs lack its padding"
+        expected = "padding that is stored, or an input in HBM"
+        found = f"front padding of {window.pad_front}, not stored"
+        raise context.refuse("SPY546", message, expected, found, _SLICES)
 
 
 def regions(context: PlanContext, space: OffsetSpace) -> Iterator[dict[str, WindowRegion]]:

@@ -60,13 +60,10 @@ def open_document(sdsc: Sdsc, file: str) -> SdscDocument:
         raise document.error("SPY207", "no DSC to execute", document.path, "one entry in dscs_")
     for index, entry in enumerate(given(body.dscs, ())):
         if len(entry) != 1:
-            raise document.error(
-                "SPY204",
-                "a DSC entry holds exactly one DSC",
-                f"{document.path}.dscs_[{index}]",
-                "an object with one key, the DSC's name",
-                f"{len(entry)} keys",
-            )
+            message = "a DSC entry holds exactly one DSC"
+            path = f"{document.path}.dscs_[{index}]"
+            expected = "an object with one key, the DSC's name"
+            raise document.error("SPY204", message, path, expected, f"{len(entry)} keys")
     return document
 
 

@@ -124,13 +124,9 @@ class SdscDocument:
         """An integer or decimal string as int."""
         number = value if type(value) is int else int_or_none(value)
         if number is None:
-            raise self.error(
-                "SPY206",
-                "number cannot be read",
-                path,
-                expected="an integer or a decimal string of at most 18 digits",
-                found=repr(value)[:60],
-            )
+            message = "number cannot be read"
+            expected = "an integer or a decimal string of at most 18 digits"
+            raise self.error("SPY206", message, path, expected=expected, found=repr(value)[:60])
         return number
 
 
