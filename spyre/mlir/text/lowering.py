@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from spyre.errors import BundleError, Finding, Severity, ValidationError, has_errors
 from spyre.mlir.program import (
-    SYMBOLIC,
     AffineMap,
     Body,
     DeviceAllocation,
@@ -26,7 +25,7 @@ from spyre.mlir.program import (
     Terms,
     add,
     executes,
-    fold,
+    fold_shared,
     loops,
     of_atom,
     relocate,
@@ -104,19 +103,13 @@ class _Lowering:
                     map_ = self.maps[op.map] if isinstance(op.map, str) else op.map
                     dims = [self.values[name] for name in op.dims]
                     symbols = [self.values[name] for name in op.symbols]
-                    return self._shared(fold(map_.result, dims, symbols, SYMBOLIC))
+                    return fold_shared(map_.result, dims, symbols, self.terms)
                 case syntax.ExtractOp():
                     return self._extract(op)
                 case syntax.AllocateOp():
                     return self._allocate(op)
         except BundleError as error:
             raise relocate(error, BundleError, self.module.locate(op.position)) from None
-
-    def _shared(self, value: IndexValue) -> IndexValue:
-        """``value`` with the terms object of earlier equal terms: the schedule computes values
-        that share it together.
-        """
-        return IndexValue(value.constant, self.terms.setdefault(value.terms, value.terms))
 
     def _extract(self, op: syntax.ExtractOp) -> IndexValue:
         index, type_ = self.parameters[op.argument]
