@@ -42,11 +42,11 @@ from .models import (
     Bound as Bound,
     Model as Model,
     OperationTime as OperationTime,
+    copy_out_ns as copy_out_ns,
     ideal_pt_ns as ideal_pt_ns,
     kernel_ns as kernel_ns,
     mean_spread as mean_spread,
     sfu_ns as sfu_ns,
-    size_us as size_us,
 )
 from .rows import (
     KernelRow as KernelRow,

@@ -25,8 +25,14 @@ from spyre.files import read_regular
 from spyre.hw.cost.collectives import fastest_time
 from spyre.hw.cost.divisions import CLOSE
 from spyre.hw.cost.machine import MachineSpec, default_machine
-from spyre.hw.cost.models import KernelTime, kernel_ns, mean_spread, measured_class, size_us
-from spyre.hw.cost.rows import MOVES, KernelRow, counts_of, parse_rows, read_rows
+from spyre.hw.cost.models import (
+    KernelTime,
+    copy_out_ns,
+    kernel_ns,
+    mean_spread,
+    measured_class,
+)
+from spyre.hw.cost.rows import KernelRow, counts_of, parse_rows, read_rows
 
 
 @dataclass(frozen=True)
@@ -160,10 +166,6 @@ def estimate(row: KernelRow, machine: MachineSpec) -> Estimate:
     """The modelled time of a row."""
     if row.finding is not None:
         return Estimate(row)
-    if row.kernel in MOVES:
-        name, cal = MOVES[row.kernel], machine.calibration
-        us = size_us(cal.copy_out_us if name == "copy" else cal.memset_us, row.shape[0])
-        return Estimate(row, us, name, getattr(machine.spread, name))
     times = (
         (kernel_ns(counts, machine), split, measured_class(counts))
         for split, counts in counts_of(row)
@@ -393,7 +395,7 @@ def _pass_time(
     parts = dict.fromkeys((LINEARS, ATTENTION, OTHERS, COPIES), 0.0)
     for (name, *_), us in zip(kernels, times, strict=True):
         parts[name] += us
-    parts[COPIES] += size_us(machine.calibration.copy_out_us, 2 * batch * part.vocabulary)
+    parts[COPIES] += copy_out_ns(2 * batch * part.vocabulary, machine) / 1e3
     parts[LAUNCHES] = machine.hardware.launch_us * (shape.layers + 2)
     if cards > 1:
         all_reduce = fastest_time("all_reduce", 2 * batch * tokens * shape.hidden, cards, machine)

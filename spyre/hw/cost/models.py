@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from math import exp, log, log2, pow, sqrt
+from math import exp, log2, pow, sqrt
 from operator import attrgetter
 from typing import Literal
 
@@ -108,10 +108,10 @@ _VALUES = attrgetter(*(field.name for field in fields(Terms)))
 
 @dataclass(frozen=True, slots=True)
 class OperationTime:
-    """Time of one operation, all its runs, nanoseconds.
+    """Time of one operation, all its runs of one launch, or of a kernel.
 
-    ``spread``: error of its class, relative (:class:`~spyre.hw.cost.machine.Spread`); None for the
-    ideal model, which is a limit.
+    ``name``: of the operation, or of the model. ``spread``: error of its class, relative; None for
+    the ideal model, which is a limit.
     """
 
     name: str
@@ -120,7 +120,7 @@ class OperationTime:
 
     @property
     def total_ns(self) -> float:
-        """All runs of one launch."""
+        """Nanoseconds on the card."""
         return self.terms.total
 
     @property
@@ -130,31 +130,17 @@ class OperationTime:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelTime:
-    """Time of a kernel: its operations one after another."""
+class KernelTime(OperationTime):
+    """Time of a kernel: its operations one after another, with the mean of their spreads."""
 
-    model: str
-    operations: tuple[OperationTime, ...]
+    operations: tuple[OperationTime, ...] = ()
 
-    @property
-    def terms(self) -> Terms:
-        """Terms of all operations together."""
-        return sum((operation.terms for operation in self.operations), Terms())
 
-    @property
-    def total_ns(self) -> float:
-        """One launch on the card, nanoseconds."""
-        return sum(operation.total_ns for operation in self.operations)
-
-    @property
-    def bound(self) -> Bound:
-        """Resource that takes most of the kernel's time."""
-        return self.terms.bound
-
-    @property
-    def spread(self) -> float | None:
-        """Error of its classes by their parts of the time, relative; None for the ideal model."""
-        return mean_spread((each.total_ns, each.spread) for each in self.operations)
+def _kernel_time(model: str, operations: Iterable[OperationTime]) -> KernelTime:
+    times = tuple(operations)
+    terms = sum((each.terms for each in times), Terms())
+    spread = mean_spread((each.total_ns, each.spread) for each in times)
+    return KernelTime(model, terms, spread, times)
 
 
 def mean_spread(times: Iterable[tuple[float, float | None]]) -> float | None:
@@ -174,7 +160,7 @@ def ideal(
 ) -> KernelTime:
     """Time of one launch by the hardware's parameters."""
     times = (_ideal_time(counts, machine.hardware, overlap) for counts in operations)
-    return KernelTime("ideal", tuple(times))
+    return _kernel_time("ideal", times)
 
 
 def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> OperationTime:
@@ -182,7 +168,7 @@ def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> 
         memory=counts.hbm_bytes / hw.hbm_peak_gbps,
         pt=ideal_pt_ns(counts, hw),
         sfu=sfu_ns(counts, hw),
-        lx=counts.lx_bytes * counts.busiest / lx_gbps(hw),
+        lx=lx_ns(counts, hw),
         ring=ring_ns(counts, hw),
     )
     if overlap == "serial":
@@ -205,9 +191,10 @@ def sfu_ns(counts: OperationCounts, hw: Hardware) -> float:
     return counts.counters.element_operations * weight * counts.busiest / per_ns
 
 
-def lx_gbps(hw: Hardware) -> float:
-    """Bytes per nanosecond between one core and its scratchpad, both directions together."""
-    return hw.corelets * hw.lx_bytes_per_cycle * hw.clock_ghz
+def lx_ns(counts: OperationCounts, hw: Hardware) -> float:
+    """The busiest core's scratchpad, both directions together, nanoseconds."""
+    per_ns = hw.corelets * hw.lx_bytes_per_cycle * hw.clock_ghz
+    return counts.lx_bytes * counts.busiest / per_ns
 
 
 def ring_ns(counts: OperationCounts, hw: Hardware) -> float:
@@ -231,7 +218,7 @@ def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> K
     turnaround = turnaround_ns(operations, cal)
     classes = [measured_class(operations[: place + 1]) for place in range(len(operations))]
     traffic = [
-        _traffic_terms(c, cal, turnaround, reduces, kind == "chain")
+        _traffic_terms(c, machine, turnaround, reduces, kind == "chain")
         for c, kind in zip(operations, classes, strict=True)
     ]
     # the cost of low tiles contains a part of that of beginning runs, which does not count twice
@@ -239,24 +226,22 @@ def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> K
     low = sum(low_ns for _, low_ns in traffic)
     part = max(begun - low, 0.0) / begun if begun else 0.0
     times = (
-        OperationTime(
-            c.name, _calibrated_terms(c, terms, machine, part), getattr(machine.spread, kind)
-        )
+        OperationTime(c.name, _calibrated_terms(c, terms, machine, part), machine.spread[kind])
         for c, kind, (terms, _) in zip(operations, classes, traffic, strict=True)
     )
-    return KernelTime("calibrated", tuple(times))
+    return _kernel_time("calibrated", times)
 
 
 def _traffic_terms(
-    counts: OperationCounts, cal: Calibration, turnaround: float, reduces: bool, dependent: bool
+    counts: OperationCounts, machine: MachineSpec, turnaround: float, reduces: bool, dependent: bool
 ) -> tuple[Terms, float]:
     """Traffic terms of an operation, and the part of tile due to low row tiles."""
     if counts.product is not None:
         return Terms(), 0.0
-    memory = memory_ns(counts, cal)
+    memory, cal = memory_ns(counts, machine), machine.calibration
     turning = turnaround * counts.hbm_bytes if counts.cost_class in TURNING else 0.0
-    high = high_tile_factor(counts, cal) if reduces else 1.0
     plain = memory + turning
+    high = high_tile_factor(counts, cal) if reduces else 1.0
     high_ns, low_ns = plain * (high - 1.0), plain * high * (low_tile_factor(counts, cal) - 1.0)
     waited = plain * cal.dependent_ratio if dependent else 0.0
     terms = Terms(memory=memory, turnaround=turning, dependent=waited, tile=high_ns + low_ns)
@@ -267,7 +252,7 @@ def _calibrated_terms(
     counts: OperationCounts, traffic: Terms, machine: MachineSpec, runs_part: float
 ) -> Terms:
     hw = machine.hardware
-    sfu, lx = sfu_ns(counts, hw), counts.lx_bytes * counts.busiest / lx_gbps(hw)
+    sfu, lx = sfu_ns(counts, hw), lx_ns(counts, hw)
     terms = replace(traffic, sfu=sfu, lx=lx, runs=runs_ns(counts, machine.calibration) * runs_part)
     if counts.product is not None:
         return product_terms(counts, counts.product, terms, machine)
@@ -283,7 +268,7 @@ def product_ns(counts: OperationCounts, machine: MachineSpec) -> float:
 
 
 def measured_class(operations: Sequence[OperationCounts]) -> str:
-    """The class of measured kernels that the last operation is nearest to: a field of `Spread`.
+    """The class of measured kernels that the last operation is nearest to: a key of spreads.
 
     ``chain``: an operation of several operands in HBM that reads the result of the one before.
     """
@@ -328,10 +313,16 @@ def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> fl
     return per_byte * scaled / (read + written)
 
 
-def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
+def memory_ns(counts: OperationCounts, machine: MachineSpec) -> float:
     """Return the time of HBM traffic at the rate of the operation's class; re-reads are cheaper."""
     if not counts.hbm_bytes:
         return 0.0
+    if counts.cost_class is CostClass.COPY_OUT:
+        return copy_out_ns(counts.hbm_bytes, machine)
+    cal = machine.calibration
+    if counts.cost_class is CostClass.MEMSET:
+        set_bytes = max(counts.hbm_bytes - cal.memset_free_bytes, 0.0)
+        return 1e3 * cal.memset_latency_us + set_bytes / cal.memset_gbps
     size_bytes = counts.hbm_bytes - (1.0 - cal.reread_ratio) * counts.hbm_reread_bytes
     time_ns = size_bytes / RATES[counts.cost_class](counts, cal) * valley_factor(counts, cal)
     if counts.cost_class is not CostClass.ROW_REDUCTION:
@@ -339,6 +330,19 @@ def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
     # few cores are limited by their arithmetic
     per_ns = cal.reduction_elements_per_ns * counts.cores
     return max(time_ns, counts.counters.element_operations / per_ns)
+
+
+def copy_out_ns(size_bytes: float, machine: MachineSpec) -> float:
+    """Return the time of a copy to the host: a latency, the link, and the host's memory.
+
+    A share of the bytes goes to memory that is not in the host's caches; it rises with the size of
+    the copy up to all bytes beyond ``copy_cached_bytes``.
+    """
+    cal = machine.calibration
+    rising = min(size_bytes, cal.copy_cached_bytes)
+    missed_bytes = size_bytes - rising + rising * rising / (2.0 * cal.copy_cached_bytes)
+    moved_ns = size_bytes / machine.hardware.pcie_gbps + missed_bytes / cal.copy_missed_gbps
+    return 1e3 * cal.copy_latency_us + moved_ns
 
 
 def valley_factor(counts: OperationCounts, cal: Calibration) -> float:
@@ -361,14 +365,6 @@ def interpolated(points: Points, x: float) -> float:
     """The value at ``x`` between points; the nearest one's outside."""
     places, values = zip(*points, strict=True)
     return float(np.interp(x, places, values))
-
-
-def size_us(points: Points, size_bytes: float) -> float:
-    """Microseconds of moving ``size_bytes``, from times by size: powers of the size between them,
-    proportional to the size beyond them.
-    """
-    logs = tuple((log(x), log(y)) for x, y in points)
-    return exp(interpolated(logs, log(max(size_bytes, 1.0)))) * max(1.0, size_bytes / points[-1][0])
 
 
 def row_reduction_gbps(counts: OperationCounts, cal: Calibration) -> float:

@@ -93,6 +93,10 @@ class CostClass(StrEnum):
     """Another dim becomes the stick dim (restickify)."""
     CONCATENATION = "concatenation"
     """A copy into a part of a larger tensor that is not one range of it."""
+    COPY_OUT = "copy"
+    """A copy from HBM to the host, as the DMA engine makes it."""
+    MEMSET = "memset"
+    """Device memory is set to one value."""
     MATMUL = "matmul"
     """Runs on the pt array, with :attr:`OperationCounts.product`."""
 

@@ -27,10 +27,10 @@ from spyre.hw.cost import (
     Task,
     TaskKind,
     Timeline,
+    copy_out_ns,
     default_machine,
     load_machine,
     simulate,
-    size_us,
 )
 from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
@@ -519,8 +519,7 @@ def _tasks(
     elif activity.collective is not None:
         yield from _exchanges(activity.collective, stream, after, machine, number)
     elif activity.kind is TaskKind.COPY_OUT and model == "calibrated":
-        time_us = size_us(machine.calibration.copy_out_us, activity.size_bytes)
-        yield Task(activity.kind, time_us * 1000.0, stream, after)
+        yield Task(activity.kind, copy_out_ns(activity.size_bytes, machine), stream, after)
     else:
         yield Task(activity.kind, activity.size_bytes / hw.pcie_gbps, stream, after)
 

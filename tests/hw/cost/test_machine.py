@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import MachineError
 from spyre.hw import spec
-from spyre.hw.cost.machine import GROUPS, KINDS, default_machine, load_machine, machine_text
+from spyre.hw.cost.machine import (
+    KINDS,
+    Calibration,
+    Hardware,
+    default_machine,
+    load_machine,
+    machine_text,
+)
 
 CORES = '[hardware.cores]\nvalue = 16\nunit = "cores"\nkind = "guessed"\nsource = "half a card"\n'
 SHARE = (
@@ -26,8 +33,9 @@ def write(directory: Path, text: str) -> Path:
 
 def test_every_constant_has_value_unit_kind_and_source():
     machine = default_machine()
-    names = {f"{group}.{field.name}" for group, owner in GROUPS.items() for field in fields(owner)}
-    assert set(machine.constants) == names
+    names = {f"hardware.{name}" for name in Hardware.__struct_fields__}
+    names |= {f"calibration.{name}" for name in Calibration.__struct_fields__}
+    assert set(machine.constants) == names | {f"spread.{kind}" for kind in machine.spread}
     for name, constant in machine.constants.items():
         assert constant.value is not None, name
         assert constant.unit, name
@@ -96,7 +104,11 @@ WRONG = {
     "no table": ("hardware = 3\n", "SPY762", "$.hardware"),
     "no constant": ("[hardware]\ncores = 3\n", "SPY762", "$.hardware.cores"),
     "no points": (SHARE.format("3"), "SPY762", "$.calibration.pointwise_core_share.value"),
-    "short point": (SHARE.format("[[1]]"), "SPY762", "$.calibration.pointwise_core_share.value"),
+    "short point": (
+        SHARE.format("[[1]]"),
+        "SPY762",
+        "$.calibration.pointwise_core_share.value[0]",
+    ),
     "falling": (
         SHARE.format("[[2, 1], [1, 1]]"),
         "SPY762",
