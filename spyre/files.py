@@ -133,13 +133,14 @@ def convert_fields(document: Any, kind: type[Kind]) -> Kind:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        path, owner, value = path.removesuffix("`"), kind, document
+        path, value = path.removesuffix("`"), document
+        owner: Any = kind
         for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
             value = value[key] if key else value[int(index)]
             types = msgspec.structs.fields(owner) if key else ()
             owner = next((field.type for field in types if field.name == key), owner)
         if key := re.search("unknown field `(.*)`", text, re.DOTALL):
-            known = f"one of {', '.join(owner.__struct_fields__)}"  # type: ignore[attr-defined]
+            known = f"one of {', '.join(owner.__struct_fields__)}"
             raise FieldError(f"{path}.{key[1]}", known, key[1], True) from None
         if key := re.search("missing required field `(.*)`", text):
             raise FieldError(path, f"a key {key[1]}", ", ".join(value) or "none", True) from None

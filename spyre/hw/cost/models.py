@@ -27,7 +27,7 @@ from typing import Literal
 import numpy as np
 
 from spyre.dtypes import FORMATS
-from spyre.hw.cost.machine import Calibration, Hardware, MachineSpec, Points
+from spyre.hw.cost.machine import Constants, Hardware, MachineSpec
 from spyre.hw.counters import CostClass, OperationCounts, ProductShape
 
 
@@ -294,7 +294,7 @@ _TESTED: Mapping[CostClass, str] = {
 }
 
 
-def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> float:
+def turnaround_ns(operations: Sequence[OperationCounts], cal: Constants) -> float:
     """Nanoseconds per byte that a kernel's traffic waits for turning between directions.
 
     The smaller of the bytes read and written counts; less where operands are constants.
@@ -324,7 +324,8 @@ def memory_ns(counts: OperationCounts, machine: MachineSpec) -> float:
         set_bytes = max(counts.hbm_bytes - cal.memset_free_bytes, 0.0)
         return 1e3 * cal.memset_latency_us + set_bytes / cal.memset_gbps
     size_bytes = counts.hbm_bytes - (1.0 - cal.reread_ratio) * counts.hbm_reread_bytes
-    time_ns = size_bytes / RATES[counts.cost_class](counts, cal) * valley_factor(counts, cal)
+    rate = rate_gbps(counts, cal) * core_share(counts, machine)
+    time_ns = size_bytes / rate * valley_factor(counts, cal)
     if counts.cost_class is not CostClass.ROW_REDUCTION:
         return time_ns
     # few cores are limited by their arithmetic
@@ -345,7 +346,7 @@ def copy_out_ns(size_bytes: float, machine: MachineSpec) -> float:
     return 1e3 * cal.copy_latency_us + moved_ns
 
 
-def valley_factor(counts: OperationCounts, cal: Calibration) -> float:
+def valley_factor(counts: OperationCounts, cal: Constants) -> float:
     """Return the factor of several streams' time for planes of sticks a power of two apart.
 
     Measured where a tensor has about as many rows as sticks in a row; no mechanism is published.
@@ -361,61 +362,50 @@ STICK_ELEMENTS = 64
 """16-bit elements of a stick."""
 
 
-def interpolated(points: Points, x: float) -> float:
-    """The value at ``x`` between points; the nearest one's outside."""
-    places, values = zip(*points, strict=True)
-    return float(np.interp(x, places, values))
+def rate_gbps(counts: OperationCounts, cal: Constants) -> float:
+    """Bytes per nanosecond of an operation's HBM traffic on all cores."""
+    kind = counts.cost_class
+    if kind is CostClass.ROW_REDUCTION:  # falls with the rows of one run
+        fall = exp(-counts.rows / cal.row_reduction_decay_rows)
+        rate = cal.row_reduction_floor_gbps + cal.row_reduction_extra_gbps * fall
+        return min(cal.stream_gbps, rate)
+    if kind is CostClass.CONCATENATION:  # falls with the sticks of a row and the rows
+        rate = (
+            cal.concatenation_gbps
+            - cal.concatenation_per_column_doubling_gbps * log2(max(counts.columns / 64, 1))
+            - cal.concatenation_per_row_doubling_gbps * log2(max(counts.rows, 1))
+        )
+        return max(rate, cal.concatenation_floor_gbps)
+    rates = {
+        CostClass.BROADCAST: cal.broadcast_gbps,
+        CostClass.COLUMN_REDUCTION: cal.column_reduction_gbps,
+        CostClass.TRANSPOSE: cal.transpose_gbps,
+    }
+    return rates.get(kind, cal.stream_gbps)
 
 
-def row_reduction_gbps(counts: OperationCounts, cal: Calibration) -> float:
-    """Rate of a reduction over the stick dim: falls with the rows of one run."""
-    fall = exp(-counts.rows / cal.row_reduction_decay_rows)
-    rate = cal.row_reduction_floor_gbps + cal.row_reduction_extra_gbps * fall
-    return min(cal.stream_gbps, rate) * _share(cal.reduction_core_share, counts)
+def core_share(counts: OperationCounts, machine: MachineSpec) -> float:
+    """The part of the card's bandwidth that the cores reach, interpolated between measured ones."""
+    points = machine.core_share.get(_TESTED[counts.cost_class])
+    if points is None:
+        return 1.0
+    cores, shares = zip(*points, strict=True)
+    return float(np.interp(counts.cores, cores, shares))
 
 
-def _share(points: Points, counts: OperationCounts) -> float:
-    """The part of the card's bandwidth that the cores can use."""
-    return interpolated(points, counts.cores)
-
-
-def concatenation_gbps(counts: OperationCounts, cal: Calibration) -> float:
-    """Rate of copies into parts of a larger tensor: falls with its sticks per row and its rows."""
-    rate = (
-        cal.concatenation_gbps
-        - cal.concatenation_per_column_doubling_gbps * log2(max(counts.columns / 64, 1))
-        - cal.concatenation_per_row_doubling_gbps * log2(max(counts.rows, 1))
-    )
-    return max(rate, cal.concatenation_floor_gbps)
-
-
-RATES: Mapping[CostClass, Callable[[OperationCounts, Calibration], float]] = {
-    CostClass.POINTWISE: lambda c, cal: cal.stream_gbps * _share(cal.pointwise_core_share, c),
-    CostClass.BROADCAST: lambda c, cal: cal.broadcast_gbps * _share(cal.broadcast_core_share, c),
-    CostClass.ROW_REDUCTION: row_reduction_gbps,
-    CostClass.COLUMN_REDUCTION: lambda c, cal: (
-        cal.column_reduction_gbps * _share(cal.reduction_core_share, c)
-    ),
-    CostClass.TRANSPOSE: lambda c, cal: cal.transpose_gbps * _share(cal.transpose_core_share, c),
-    CostClass.CONCATENATION: concatenation_gbps,
-    CostClass.MATMUL: lambda c, cal: cal.stream_gbps,
-}
-"""Bytes per nanosecond of an operation's HBM traffic."""
-
-
-def runs_ns(counts: OperationCounts, cal: Calibration) -> float:
+def runs_ns(counts: OperationCounts, cal: Constants) -> float:
     """Beginning the runs of a loop behind the first, all of them."""
     return cal.run_ns * (counts.runs - 1)
 
 
-def high_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
+def high_tile_factor(counts: OperationCounts, cal: Constants) -> float:
     """Return the factor of memory time for a high row tile in a loop, with rows reduced in LX."""
     if not _is_tiled(counts):
         return 1.0
     return 1.0 + cal.tile_height_ratio * log2(max(counts.core_rows / cal.tile_height, 1.0))
 
 
-def low_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
+def low_tile_factor(counts: OperationCounts, cal: Constants) -> float:
     """Return the memory time's factor for a very low row tile in a loop, larger for narrow rows."""
     if not _is_tiled(counts):
         return 1.0
@@ -444,12 +434,10 @@ def product_terms(
     passed = 0.0
     if machine.hardware.lx_fraction < cal.accumulator_lx_fraction:
         passed = cal.partial_sum_doubling_ns * elements * log2(shape.k_cores)
-    turning = min(1.0, counts.cores / cal.product_turnaround_cores)
-    turning *= cal.product_turnaround_ns_per_byte * min(work.rdmem_bytes, work.wrmem_bytes)
     return replace(
         terms,
         memory=read + work.wrmem_bytes / cal.stream_gbps,
-        turnaround=turning,
+        turnaround=cal.product_turnaround_ns_per_byte * min(work.rdmem_bytes, work.wrmem_bytes),
         spill=again,
         split=split_ns(shape, cal) * counts.runs,
         pt=pt,
@@ -474,8 +462,10 @@ def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: Machin
     if is_small:
         pieces = cal.interleaved_ratio * (1.0 + cal.interleaved_run / batches)
         depth = shape.k / shape.k_cores / STICK_ELEMENTS
-        rows = _rows_per_core(shape) * (batches if any(shape.interleaved[:2]) else 1.0)
-        columns = shape.n / shape.n_cores / STICK_ELEMENTS
+        rows, columns = _rows_per_core(shape), shape.n / shape.n_cores / STICK_ELEMENTS
+        if any(shape.interleaved[:2]):
+            # of two batches that alternate, each displaces the other's sticks of a column
+            rows, columns = rows * batches, max(columns, 2.0)
         again = max(1.0, min(rows / cal.accumulator_rows, columns, depth))
     row_bytes = shape.batch * shape.k * FORMATS[counts.mac_format].bits / 8
     operands = (
@@ -494,7 +484,7 @@ def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: Machin
     return max(first + second, result)
 
 
-def multicast_reads(cores: int, cal: Calibration) -> float:
+def multicast_reads(cores: int, cal: Constants) -> float:
     """Return the number of reads of an operand that ``cores`` cores share: a smooth maximum of one
     and one per ``multicast_cores``; a single core is slower.
     """
@@ -517,7 +507,7 @@ def _rows_per_core(shape: ProductShape) -> float:
     return rows * (shape.batch / shape.batch_cores if shape.shared else 1)
 
 
-def split_ns(shape: ProductShape, cal: Calibration) -> float:
+def split_ns(shape: ProductShape, cal: Constants) -> float:
     """Return the nanoseconds per run that large tiles add if many cores share an operand."""
     sides = sorted(((shape.m, shape.m_cores), (shape.n, shape.n_cores)))
     short_cores, long_cores = sides[0][1], sides[1][1]
