@@ -13,9 +13,9 @@ from spyre.hw.cost.models import (
     Bound,
     Terms,
     copy_out_ns,
+    core_share,
     high_tile_factor,
     ideal,
-    interpolated,
     kernel_ns,
     low_tile_factor,
     multicast_reads,
@@ -177,10 +177,13 @@ def test_few_cores_cannot_take_all_bandwidth(kind: CostClass, cores: int):
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [(0, 0.5), (1, 0.5), (3, 0.75), (5, 1), (18.5, 0.5), (32, 0), (48, 0)]
+    ("x", "y"), [(0, 0.5), (1, 0.5), (3, 0.75), (5, 1), (14, 2 / 3), (32, 0), (48, 0)]
 )
-def test_values_lie_between_points(x: float, y: float):
-    assert interpolated(((1, 0.5), (5, 1), (32, 0)), x) == pytest.approx(y)
+def test_shares_lie_between_points(x: int, y: float):
+    points = ((1, 0.5), (5, 1), (32, 0))
+    machine = MACHINE.with_values({"core_share.pointwise": points})
+    assert core_share(replace(NEG, cores=x), machine) == pytest.approx(y)
+    assert core_share(replace(MM, cores=x), machine) == 1
 
 
 def test_copies_have_a_latency_and_two_rates():
