@@ -39,14 +39,13 @@ from .machine import (
     make_machine as make_machine,
 )
 from .models import (
+    TERMS_OF as TERMS_OF,
     Bound as Bound,
     Model as Model,
     OperationTime as OperationTime,
     copy_out_ns as copy_out_ns,
-    ideal_pt_ns as ideal_pt_ns,
     kernel_ns as kernel_ns,
     mean_spread as mean_spread,
-    sfu_ns as sfu_ns,
 )
 from .rows import (
     KernelRow as KernelRow,

@@ -76,6 +76,15 @@ class Hardware(Constants):
         speeds = {"INT8": self.pt_speed_8_bit_integer, "INT4": self.pt_speed_4_bit_integer}
         return speeds.get(data_format.removeprefix("SEN").removeprefix("U"), 1.0)
 
+    def pt_per_ns(self, data_format: str) -> float:
+        """Multiply-adds of a core's pt array per nanosecond."""
+        return self.pt_macs_per_cycle * self.clock_ghz * self.format_speed(data_format)
+
+    @property
+    def sfu_per_ns(self) -> float:
+        """Elements of a core's vector units per nanosecond."""
+        return self.corelets * self.sfu_lanes * self.clock_ghz
+
 
 class MachineSpec(msgspec.Struct, frozen=True):
     """A machine: its name and constants. Frozen; any thread may read it.

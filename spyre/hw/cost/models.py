@@ -90,20 +90,18 @@ class Terms:
 
     @property
     def bound(self) -> Bound:
-        """The largest of memory (with turnaround to spill), units, ring and runs; ties: the
-        first."""
-        by_bound = {
-            Bound.MEMORY: sum(self.values[:5]),
-            Bound.PT: self.pt + self.split,
-            Bound.SFU: self.sfu,
-            Bound.LX: self.lx,
-            Bound.RING: self.ring,
-            Bound.RUNS: self.runs,
-        }
-        return max(by_bound, key=lambda bound: by_bound[bound])
+        """The largest of `TERMS_OF`; of equal ones the first."""
+        times = {bound: sum(getattr(self, each) for each in of) for bound, of in TERMS_OF.items()}
+        return max(times, key=times.__getitem__)
 
 
 _VALUES = attrgetter(*(field.name for field in fields(Terms)))
+TERMS_OF: Mapping[Bound, tuple[str, ...]] = {
+    Bound.MEMORY: ("memory", "turnaround", "dependent", "tile", "spill"),
+    Bound.PT: ("pt", "split"),
+    **{bound: (bound.value,) for bound in (Bound.SFU, Bound.LX, Bound.RING, Bound.RUNS)},
+}
+"""Terms of the time that a resource takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,7 @@ def ideal(
 def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> OperationTime:
     units = Terms(
         memory=counts.hbm_bytes / hw.hbm_peak_gbps,
-        pt=ideal_pt_ns(counts, hw),
+        pt=counts.counters.multiply_adds * counts.busiest / hw.pt_per_ns(counts.mac_format),
         sfu=sfu_ns(counts, hw),
         lx=lx_ns(counts, hw),
         ring=ring_ns(counts, hw),
@@ -178,17 +176,10 @@ def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> 
     return OperationTime(counts.name, units + Terms(overlap=hidden))
 
 
-def ideal_pt_ns(counts: OperationCounts, hw: Hardware) -> float:
-    """The busiest core's pt array at its peak, nanoseconds."""
-    per_ns = hw.pt_macs_per_cycle * hw.clock_ghz * hw.format_speed(counts.mac_format)
-    return counts.counters.multiply_adds * counts.busiest / per_ns
-
-
 def sfu_ns(counts: OperationCounts, hw: Hardware) -> float:
     """The busiest core's vector units, nanoseconds; functions like exp count several times."""
     weight = hw.transcendental_cycles if counts.transcendental else 1.0
-    per_ns = hw.corelets * hw.sfu_lanes * hw.clock_ghz
-    return counts.counters.element_operations * weight * counts.busiest / per_ns
+    return counts.counters.element_operations * weight * counts.busiest / hw.sfu_per_ns
 
 
 def lx_ns(counts: OperationCounts, hw: Hardware) -> float:

@@ -184,8 +184,7 @@ def _mac_roof(profile: Profile, executes: Iterable[ExecuteProfile]) -> float:
     """Return the highest peak of the formats that products have, multiply-adds per nanosecond."""
     hw = profile.machine.hardware
     formats = {e.counts.mac_format for e in executes if e.counters.multiply_adds}
-    speed = max((hw.format_speed(data_format) for data_format in formats), default=0.0)
-    return hw.pt_macs_per_cycle * hw.clock_ghz * speed * hw.cores
+    return hw.cores * max(map(hw.pt_per_ns, formats), default=0.0)
 
 
 # --- lines of the user's program ---------------------------------------------------------------
