@@ -12,7 +12,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from importlib import resources
 from itertools import combinations
 from pathlib import Path
@@ -93,20 +93,19 @@ class Estimates:
 
     rows: tuple[Estimate, ...]
 
-    @cached_property
-    def compared(self) -> tuple[tuple[KernelRow, float, float], ...]:
-        """Rows with both times, modelled and measured in microseconds, outliers left out."""
-        rows = ((each.row, each.us, each.row.us) for each in self.rows)
-        return tuple((row, a, b) for row, a, b in rows if a and b and "outlier" not in row.note)
+    @property
+    def compared(self) -> list[Estimate]:
+        """Rows with both times, outliers left out."""
+        return [e for e in self.rows if e.error is not None and "outlier" not in e.row.note]
 
     @property
     def errors(self) -> tuple[ClassError, ...]:
         """Errors by class of the file, then of all rows."""
         groups: dict[str, list[float]] = {}
-        for row, us, measured_us in self.compared:
-            name = row.cells.get("group") or row.kernel
-            groups.setdefault(name, []).append(us / measured_us - 1.0)
-        every = [error for errors in groups.values() for error in errors]
+        for each in self.compared:
+            for name in (each.row.cells.get("group") or each.row.kernel, "all"):
+                groups.setdefault(name, []).append(each.error or 0.0)
+        every = groups.pop("all", None)
         groups |= {"all": every} if every else {}
         found = []
         for name, errors in groups.items():
@@ -117,32 +116,35 @@ class Estimates:
     @property
     def choices(self) -> tuple[Choice, ...]:
         """Problems with more than one measured division."""
-        problems: dict[object, list[tuple[KernelRow, float, float]]] = {}
-        for each in (each for each in self.compared if each[0].split is not None):
-            stated = (each[0].cells.get(name) for name in ("source", "shapes", "dtype"))
-            key = ("3d2d" in each[0].kernel, each[0].lx_fraction, *stated)
-            problems.setdefault(key, []).append(each)
+        problems: dict[object, list[Estimate]] = {}
+        for each in self.compared:
+            if (row := each.row).split is not None:
+                stated = (row.cells.get(name) for name in ("source", "shapes", "dtype"))
+                key = ("3d2d" in row.kernel, row.lx_fraction, *stated)
+                problems.setdefault(key, []).append(each)
         return tuple(choice(rows) for rows in problems.values() if len(rows) > 1)
 
 
-def choice(rows: Sequence[tuple[KernelRow, float, float]]) -> Choice:
+def choice(rows: Sequence[Estimate]) -> Choice:
     """Return the division of one problem that the model finds fastest, among the measured ones."""
-    modelled = sorted(rows, key=lambda each: each[1])
-    best = min(rows, key=lambda each: each[2])
+    times = [(each.us or 0.0, each.row.us or 0.0) for each in rows]
+    chosen, second = sorted(range(len(rows)), key=lambda k: times[k][0])[:2]
+    best = min(range(len(rows)), key=lambda k: times[k][1])
     apart = [
-        (a[1] < b[1]) == (a[2] < b[2])
-        for a, b in combinations(rows, 2)
-        if max(a[2], b[2]) > (1 + CLOSE) * min(a[2], b[2])
+        (a[0] < b[0]) == (a[1] < b[1])
+        for a, b in combinations(times, 2)
+        if max(a[1], b[1]) > (1 + CLOSE) * min(a[1], b[1])
     ]
+    row = rows[0].row
     return Choice(
-        f"{rows[0][0].kernel} {rows[0][0].cells['shapes']} {rows[0][0].cells['dtype']}",
+        f"{row.kernel} {row.cells['shapes']} {row.cells['dtype']}",
         len(rows),
-        modelled[0][0].title,
-        best[0].title,
-        modelled[0][2] / best[2] - 1.0,
+        rows[chosen].row.title,
+        rows[best].row.title,
+        times[chosen][1] / times[best][1] - 1.0,
         sum(apart),
         len(apart),
-        modelled[1][1] < (1 + CLOSE) * modelled[0][1],
+        times[second][0] < (1 + CLOSE) * times[chosen][0],
     )
 
 
