@@ -52,6 +52,11 @@ from .rows import (
     measured_rows as measured_rows,
     read_rows as read_rows,
 )
+from .tilings import (
+    Tiling as Tiling,
+    best_tiling as best_tiling,
+    tiling_text as tiling_text,
+)
 from .timeline import (
     Overlap as Overlap,
     Resource as Resource,

@@ -268,9 +268,9 @@ def measured_class(operations: Sequence[OperationCounts]) -> str:
         is_narrow = FORMATS[counts.mac_format].bits < FORMATS["SEN169_FP16"].bits
         is_batched = shape.batch > 1 and not shape.shared
         return "product_8_bit" if is_narrow else "batched_product" if is_batched else "product"
-    written = operations[-2].writes if len(operations) > 1 else frozenset()
+    written = operations[-2].writes.keys() if len(operations) > 1 else set()
     several = counts.cost_class is CostClass.POINTWISE and len(counts.reads) > 1
-    if several and counts.reads & written:
+    if several and counts.reads.keys() & written:
         return "chain"
     if counts.runs > 1:
         return "tiled"

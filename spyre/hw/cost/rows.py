@@ -263,9 +263,9 @@ def _operation(row: KernelRow, operation: RowOperation) -> OperationCounts:
         columns=columns,
         transcendental=operation.transcendental,
         scalar_operand=operation.scalar_operand,
-        reads=frozenset({0, 1} if operation.hbm[0] == 2 and row.sizes is None else ()),
+        reads={0: size_bytes, 1: size_bytes} if operation.hbm[0] == 2 and not row.sizes else {},
         # in a chain (add3) the result is an operand of the next one
-        writes=frozenset({0} if operation.hbm[1] == 1 and row.kernel[3:4].isdigit() else ()),
+        writes={0: size_bytes} if operation.hbm[1] == 1 and row.kernel[3:4].isdigit() else {},
     )
 
 
