@@ -273,16 +273,16 @@ def test_formats_of_8_bits_are_twice_as_fast():
 
 def test_an_operand_that_was_just_written():
     """Only beside another one: a function of the last result costs nothing more."""
-    first = replace(NEG, reads=frozenset({1, 2}), writes=frozenset({3}))
-    second = replace(NEG, reads=frozenset({3, 4}), writes=frozenset({5}))
-    plain = kernel_ns([first, replace(second, reads=frozenset({4, 6}))], MACHINE)
+    first = replace(NEG, reads={1: MIB, 2: MIB}, writes={3: MIB})
+    second = replace(NEG, reads={3: MIB, 4: MIB}, writes={5: MIB})
+    plain = kernel_ns([first, replace(second, reads={4: MIB, 6: MIB})], MACHINE)
     after = kernel_ns([first, second], MACHINE)
     assert plain.terms.dependent == 0
     assert after.total_ns - plain.total_ns == pytest.approx(after.terms.dependent)
     assert after.terms.dependent == pytest.approx(
         MACHINE.calibration.dependent_ratio * after.operations[0].total_ns
     )
-    assert kernel_ns([first, replace(second, reads=frozenset({3}))], MACHINE).terms.dependent == 0
+    assert kernel_ns([first, replace(second, reads={3: MIB})], MACHINE).terms.dependent == 0
 
 
 @pytest.mark.parametrize(
