@@ -4,9 +4,8 @@ their modelled time. Bytes are counted; times are modelled from constants that w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
@@ -35,20 +34,10 @@ class LinkCounts:
 
 def link_counts(records: Iterable[CollectiveRecord]) -> LinkCounts:
     """Return the sums over ``records``, all of one group."""
-    return reduce(_with, records, LinkCounts())
-
-
-def _with(counts: LinkCounts, record: CollectiveRecord) -> LinkCounts:
-    return LinkCounts(
-        counts.collectives + 1,
-        _sums(counts.sent_bytes, record.sent_bytes),
-        _sums(counts.received_bytes, record.received_bytes),
-        counts.combined_bytes + record.combined_bytes,
-    )
-
-
-def _sums(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(left, right, strict=True))) if left else tuple(right)
+    each = tuple(records)
+    sent, received = (r.sent_bytes for r in each), (r.received_bytes for r in each)
+    sums = [tuple(map(sum, zip(*moved, strict=True))) for moved in (sent, received)]
+    return LinkCounts(len(each), sums[0], sums[1], sum(record.combined_bytes for record in each))
 
 
 @dataclass(frozen=True, slots=True)

@@ -344,6 +344,11 @@ class Profile:
         return sum(task.duration_ns for task in self.timeline.tasks if task.kind is kind)
 
     @property
+    def copy_out_spread(self) -> float | None:
+        """Error of the time of copies to the host, relative; None for the ideal model."""
+        return self.machine.spread["copy"] if self.cost_model == "calibrated" else None
+
+    @property
     def lx_peak_bytes(self) -> int:
         """Most bytes of a core's scratchpad in use at once in a launch."""
         return max((kernel.lx_peak_bytes for kernel in self.kernels), default=0)
