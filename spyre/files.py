@@ -1,5 +1,5 @@
 """Files of users and caches: read only if they are files, written complete or not at all; which of
-them other users may have written; Python files imported by path.
+them other users may have written; Python files imported by path; documents as typed objects.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import re
 import stat
 import sys
 import uuid
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeVar, get_args
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
@@ -117,3 +119,43 @@ def import_file(path: str | os.PathLike[str], name: str) -> ModuleType:
     sys.modules[name] = module  # Dynamo imports it by this name
     spec.loader.exec_module(module)
     return module
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+Kind = TypeVar("Kind")
+
+
+class FieldError(Exception):
+    """A field of a document is wrong. ``path``: from the document on, ``.compile.cores[0]``;
+    ``is_key``: it is unknown or missing, its value is not the problem.
+    """
+
+    def __init__(self, path: str, expected: str, found: object, is_key: bool = False) -> None:
+        super().__init__(f"{path or 'document'}: expected {expected}, found {found}")
+        self.path, self.expected, self.found, self.is_key = path, expected, found, is_key
+
+
+def convert_fields(document: Any, kind: type[Kind]) -> Kind:
+    """``document``, of TOML or JSON, as a msgspec type. FieldError for the first wrong field."""
+    import msgspec
+
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        path, value = path.removesuffix("`"), document
+        owner: Any = kind
+        for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            value = value[key] if key else value[int(index)]
+            types = msgspec.structs.fields(owner) if key else ()
+            owner = next((field.type for field in types if field.name == key), owner)
+        if key := re.search("unknown field `(.*)`", text, re.DOTALL):
+            known = f"one of {', '.join(owner.__struct_fields__)}"
+            raise FieldError(f"{path}.{key[1]}", known, key[1], True) from None
+        if key := re.search("missing required field `(.*)`", text):
+            raise FieldError(path, f"a key {key[1]}", ", ".join(value) or "none", True) from None
+        expected = re.match("Expected (.*?)(, got |$)", text)
+        one_of = " or ".join(map(str, get_args(owner)))  # of a Literal, msgspec names no choices
+        shown = expected[1].replace("`", "") if expected else one_of
+        raise FieldError(path, shown, value) from None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 from spyre.hw.cost import candidates_of, cores_text, product_counts, ranked
 from spyre.hw.cost.estimate import Estimates, estimate_rows
-from spyre.hw.cost.machine import Spread, Value, default_machine
+from spyre.hw.cost.machine import Value, default_machine
 from spyre.hw.cost.rows import measured_rows
 from spyre.hw.counters import ProductShape
 from tools import planner
@@ -40,11 +39,10 @@ def _value(value: Value) -> str:
 
 def spreads() -> Rows:
     """Yield the error bar of every class."""
-    known = default_machine().constants
-    for field in fields(Spread):
-        constant = known[f"spread.{field.name}"]
-        assert isinstance(constant.value, float)
-        yield field.name.replace("_", " "), constant.rows, f"±{constant.value:.0%}"
+    machine = default_machine()
+    for kind, spread in machine.spread.items():
+        rows = machine.constants[f"spread.{kind}"].rows
+        yield kind.replace("_", " "), rows, f"±{spread:.0%}"
 
 
 def estimates() -> Estimates:

@@ -166,8 +166,8 @@ def diagnose_bundle(path: str, options: DiagnoseOptions, addresses: bool = True)
         findings = ()
     if not options.explain:
         return Diagnosis(path, findings)
-    texts = ((name, _explanation(bundle.operation(name))) for name in bundle.sdscs)
-    return Diagnosis(path, findings, tuple(texts))
+    texts = [(name, _explanation(bundle.operation(name))) for name in bundle.sdscs]
+    return Diagnosis(path, findings, (*texts, ("bundle.mlir", _times(bundle, options))))
 
 
 def _explanation(op: Operation) -> str:
@@ -182,6 +182,24 @@ def _explanation(op: Operation) -> str:
         return explain_operation(op)
     counts = product_counts(product_of(op), op.inputs[0].data_format)
     return f"{explain_operation(op)}  {division_text(counts, default_machine())}\n"
+
+
+def _times(bundle: Bundle, options: DiagnoseOptions) -> str:
+    """Modelled time of a launch, and that with better tiles; why there is none if it is unknown."""
+    from spyre.hw.cost import default_machine, tiling_text
+    from spyre.hw.counters import LaunchCounts
+    from spyre.hw.device import Device
+    from spyre.runtime.run import RunOptions, Session
+
+    session, chosen = Session(Device()), RunOptions(values=dict(options.values), check=False)
+    try:
+        with session.placed(session.describe(bundle, chosen)) as placed:
+            counts = LaunchCounts([placed.link(0).view])
+            results = [placed.tensors[each.buffer].address_bytes for each in placed.run.outputs]
+    except SpyreError as error:
+        return f"no modelled time: {error.finding.message}\n"
+    lx_bytes = counts.lx_high_water_bytes
+    return f"{tiling_text(counts.operations, default_machine(), lx_bytes, results)}\n"
 
 
 def _argument_findings(bundle: Bundle, options: DiagnoseOptions) -> tuple[Finding, ...]:

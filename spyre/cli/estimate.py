@@ -191,19 +191,19 @@ def _print_tables(estimates: Estimates, quiet: bool) -> None:
 
 
 def _row_cells(number: int, each: Estimate) -> Sequence[str]:
-    if each.us is None:
-        found = each.row.finding
-        reason = "" if found is None else f"{found.code}: {found.message}"
-        return str(number), each.row.kernel, "-", "", "", "", "", reason
+    row = row_object(each)
+    if (reason := row["reason"]) is not None:
+        text = f"{reason['code']}: {reason['message']}"
+        return str(number), each.row.kernel, "-", *[""] * 4, text
     return (
         str(number),
         each.row.title + (f" (fastest: {each.split})" if each.split else ""),
         f"{each.us:.4g}",
-        f"{each.spread or 0:.0%}",
+        f"{each.spread:.0%}",
         "" if each.row.us is None else f"{each.row.us:.4g}",
         "" if each.error is None else f"{each.error:+.1%}",
-        "" if each.time is None else str(each.time.bound),
-        ", ".join(f"{name} {us:.3g}" for name, us in row_object(each)["parts_us"].items()),
+        row["bound_by"] or "",
+        ", ".join(f"{name} {us:.3g}" for name, us in row["parts_us"].items()),
     )
 
 

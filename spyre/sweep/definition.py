@@ -21,7 +21,7 @@ import msgspec
 
 import spyre
 from spyre.errors import JsonLocation, SweepError
-from spyre.files import read_regular
+from spyre.files import FieldError, convert_fields, read_regular
 
 _DIM = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9]\d*)")
 _DTYPE = re.compile(r"[a-z]+\w*")
@@ -270,9 +270,6 @@ def _dotted(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _Kind = TypeVar("_Kind")
-_PROBLEM = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
-_EXPECTED = re.compile(r"Expected (?P<expected>.*?)(?:, got .*)?", re.DOTALL)
 
 
 def _converted(value: Any, kind: type[_Kind], file: str, path: str = "") -> _Kind:
@@ -281,27 +278,9 @@ def _converted(value: Any, kind: type[_Kind], file: str, path: str = "") -> _Kin
     ``path``: of ``value`` in the document, "" for the whole document.
     """
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        problem = _PROBLEM.fullmatch(str(error))
-        assert problem is not None
-        inner, text = problem["path"] or "", problem["text"]
-        if unknown := _UNKNOWN.fullmatch(text):
-            table = _CompileTable if inner else _Document
-            expected = f"one of {', '.join(table.__struct_fields__)}"
-            raise _wrong(
-                file, f"{path}{inner}.{unknown['name']}", expected, unknown["name"]
-            ) from None
-        match = _EXPECTED.fullmatch(text)
-        expected = match["expected"].replace("`", "") if match else " or ".join(MODELS)
-        raise _wrong(file, path + inner, expected, _value_at(value, inner)) from None
-
-
-def _value_at(value: Any, path: str) -> Any:
-    """Return the part of ``value`` at a path such as ``.compile.cores[0]``."""
-    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
-        value = value[key] if key else value[int(index)]
-    return value
+        return convert_fields(value, kind)
+    except FieldError as error:
+        raise _wrong(file, path + error.path, error.expected, error.found) from None
 
 
 def read_tiles(text: str, file: str = "--tiles") -> dict[str, int]:

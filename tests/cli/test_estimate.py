@@ -72,7 +72,7 @@ def test_rows_in_json(spyre: Callable[..., Ran], tmp_path: Path):
     assert (rows[0]["bound_by"], rows[0]["class"]) == ("memory", "pointwise")
     assert sum(rows[1]["parts_us"].values()) == pytest.approx(rows[1]["modelled_us"])
     assert rows[1]["error"] == pytest.approx(rows[1]["modelled_us"] / 317.36 - 1)
-    assert rows[1]["spread"] == pytest.approx(default_machine().spread.product)
+    assert rows[1]["spread"] == pytest.approx(default_machine().spread["product"])
     assert (rows[1]["chosen_split"], rows[3]["chosen_split"]) == (None, "m4 n8")
     assert rows[3]["error"] is None
     (choice,) = found["choices"]

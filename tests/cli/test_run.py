@@ -300,4 +300,6 @@ class TestJson:
     def test_a_diagnosis(self, cli, softmax):
         content = json.loads(cli(softmax, "--json", "--check", "--explain").out)
         assert content["findings"] == []
-        assert set(content["explanations"]) == {f"sdsc_{k}.json" for k in range(5)}
+        names = {f"sdsc_{k}.json" for k in range(5)} | {"bundle.mlir"}
+        assert set(content["explanations"]) == names
+        assert "modelled 2.2" in content["explanations"]["bundle.mlir"]

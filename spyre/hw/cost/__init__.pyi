@@ -39,19 +39,23 @@ from .machine import (
     make_machine as make_machine,
 )
 from .models import (
+    TERMS_OF as TERMS_OF,
     Bound as Bound,
     Model as Model,
     OperationTime as OperationTime,
-    ideal_pt_ns as ideal_pt_ns,
+    copy_out_ns as copy_out_ns,
     kernel_ns as kernel_ns,
     mean_spread as mean_spread,
-    sfu_ns as sfu_ns,
-    size_us as size_us,
 )
 from .rows import (
     KernelRow as KernelRow,
     measured_rows as measured_rows,
     read_rows as read_rows,
+)
+from .tilings import (
+    Tiling as Tiling,
+    best_tiling as best_tiling,
+    tiling_text as tiling_text,
 )
 from .timeline import (
     Overlap as Overlap,

@@ -57,7 +57,7 @@ def ranked(
     alike = (1.0 + ALIKE) * min(times)
     keys = [(max(ns, alike), -prod(c), ns) for ns, c in zip(times, candidates, strict=True)]
     order = sorted(range(len(times)), key=keys.__getitem__)
-    return RankedDivisions(times, tuple(order), getattr(machine.spread, measured_class([counts])))
+    return RankedDivisions(times, tuple(order), machine.spread[measured_class([counts])])
 
 
 def divided(counts: OperationCounts, cores: Cores) -> OperationCounts:

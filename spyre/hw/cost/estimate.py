@@ -11,22 +11,29 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import resources
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Literal, NoReturn
 
+import msgspec
 import numpy as np
 
 from spyre.errors import EstimateError, JsonLocation
-from spyre.files import read_regular
+from spyre.files import FieldError, convert_fields, read_regular
 from spyre.hw.cost.collectives import fastest_time
 from spyre.hw.cost.divisions import CLOSE
 from spyre.hw.cost.machine import MachineSpec, default_machine
-from spyre.hw.cost.models import KernelTime, kernel_ns, mean_spread, measured_class, size_us
-from spyre.hw.cost.rows import MOVES, KernelRow, counts_of, parse_rows, read_rows
+from spyre.hw.cost.models import (
+    KernelTime,
+    copy_out_ns,
+    kernel_ns,
+    mean_spread,
+    measured_class,
+)
+from spyre.hw.cost.rows import KernelRow, counts_of, parse_rows, read_rows
 
 
 @dataclass(frozen=True)
@@ -86,20 +93,19 @@ class Estimates:
 
     rows: tuple[Estimate, ...]
 
-    @cached_property
-    def compared(self) -> tuple[tuple[KernelRow, float, float], ...]:
-        """Rows with both times, modelled and measured in microseconds, outliers left out."""
-        rows = ((each.row, each.us, each.row.us) for each in self.rows)
-        return tuple((row, a, b) for row, a, b in rows if a and b and "outlier" not in row.note)
+    @property
+    def compared(self) -> list[Estimate]:
+        """Rows with both times, outliers left out."""
+        return [e for e in self.rows if e.error is not None and "outlier" not in e.row.note]
 
     @property
     def errors(self) -> tuple[ClassError, ...]:
         """Errors by class of the file, then of all rows."""
         groups: dict[str, list[float]] = {}
-        for row, us, measured_us in self.compared:
-            name = row.cells.get("group") or row.kernel
-            groups.setdefault(name, []).append(us / measured_us - 1.0)
-        every = [error for errors in groups.values() for error in errors]
+        for each in self.compared:
+            for name in (each.row.cells.get("group") or each.row.kernel, "all"):
+                groups.setdefault(name, []).append(each.error or 0.0)
+        every = groups.pop("all", None)
         groups |= {"all": every} if every else {}
         found = []
         for name, errors in groups.items():
@@ -110,32 +116,35 @@ class Estimates:
     @property
     def choices(self) -> tuple[Choice, ...]:
         """Problems with more than one measured division."""
-        problems: dict[object, list[tuple[KernelRow, float, float]]] = {}
-        for each in (each for each in self.compared if each[0].split is not None):
-            stated = (each[0].cells.get(name) for name in ("source", "shapes", "dtype"))
-            key = ("3d2d" in each[0].kernel, each[0].lx_fraction, *stated)
-            problems.setdefault(key, []).append(each)
+        problems: dict[object, list[Estimate]] = {}
+        for each in self.compared:
+            if (row := each.row).split is not None:
+                stated = (row.cells.get(name) for name in ("source", "shapes", "dtype"))
+                key = ("3d2d" in row.kernel, row.lx_fraction, *stated)
+                problems.setdefault(key, []).append(each)
         return tuple(choice(rows) for rows in problems.values() if len(rows) > 1)
 
 
-def choice(rows: Sequence[tuple[KernelRow, float, float]]) -> Choice:
+def choice(rows: Sequence[Estimate]) -> Choice:
     """Return the division of one problem that the model finds fastest, among the measured ones."""
-    modelled = sorted(rows, key=lambda each: each[1])
-    best = min(rows, key=lambda each: each[2])
+    times = [(each.us or 0.0, each.row.us or 0.0) for each in rows]
+    chosen, second = sorted(range(len(rows)), key=lambda k: times[k][0])[:2]
+    best = min(range(len(rows)), key=lambda k: times[k][1])
     apart = [
-        (a[1] < b[1]) == (a[2] < b[2])
-        for a, b in combinations(rows, 2)
-        if max(a[2], b[2]) > (1 + CLOSE) * min(a[2], b[2])
+        (a[0] < b[0]) == (a[1] < b[1])
+        for a, b in combinations(times, 2)
+        if max(a[1], b[1]) > (1 + CLOSE) * min(a[1], b[1])
     ]
+    row = rows[0].row
     return Choice(
-        f"{rows[0][0].kernel} {rows[0][0].cells['shapes']} {rows[0][0].cells['dtype']}",
+        f"{row.kernel} {row.cells['shapes']} {row.cells['dtype']}",
         len(rows),
-        modelled[0][0].title,
-        best[0].title,
-        modelled[0][2] / best[2] - 1.0,
+        rows[chosen].row.title,
+        rows[best].row.title,
+        times[chosen][1] / times[best][1] - 1.0,
         sum(apart),
         len(apart),
-        modelled[1][1] < (1 + CLOSE) * modelled[0][1],
+        times[second][0] < (1 + CLOSE) * times[chosen][0],
     )
 
 
@@ -160,10 +169,6 @@ def estimate(row: KernelRow, machine: MachineSpec) -> Estimate:
     """The modelled time of a row."""
     if row.finding is not None:
         return Estimate(row)
-    if row.kernel in MOVES:
-        name, cal = MOVES[row.kernel], machine.calibration
-        us = size_us(cal.copy_out_us if name == "copy" else cal.memset_us, row.shape[0])
-        return Estimate(row, us, name, getattr(machine.spread, name))
     times = (
         (kernel_ns(counts, machine), split, measured_class(counts))
         for split, counts in counts_of(row)
@@ -176,35 +181,60 @@ def estimate(row: KernelRow, machine: MachineSpec) -> Estimate:
 
 # --- whole models --------------------------------------------------------------------------------
 
-FAMILIES = ("granite", "llama", "mistral", "qwen2", "qwen3", "granitemoe", "mixtral", "gpt2")
-OF_GPT2 = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+Family = Literal[
+    "granite", "llama", "mistral", "qwen2", "qwen3", "granitemoe", "mixtral", "qwen3_moe", "gpt2"
+]
+OTHER_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "num_experts": "num_local_experts",
+    "moe_intermediate_size": "intermediate_size",
+}
+"""Sizes in a config.json under the names of some families."""
+Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecoderShape:
-    """Sizes of a decoder. ``matrices``: of an MLP; ``experts``: MLPs per layer, of which a token
-    takes ``chosen``.
+class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of a decoder as its config.json has them. ``num_local_experts``: MLPs per layer, of
+    which a token takes ``num_experts_per_tok``.
     """
 
-    name: str
-    hidden: int
-    inner: int
-    layers: int
-    heads: int
-    kv_heads: int
-    depth: int
-    vocabulary: int
-    matrices: int
-    experts: int
-    chosen: int
+    model_type: Family
+    hidden_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    vocab_size: Size
+    intermediate_size: Size | None = None
+    head_dim: Size | None = None
+    num_local_experts: Size = 1
+    num_experts_per_tok: Size = 1
 
-    def of_card(self, cards: int) -> DecoderShape:
+    @property
+    def depth(self) -> int:
+        """Elements of a head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def inner(self) -> int:
+        """Columns of an MLP."""
+        return self.intermediate_size or 4 * self.hidden_size
+
+    def of_card(self, name: str, cards: int) -> DecoderShape:
         """One card's part where heads, columns of MLPs and words are divided among ``cards``."""
-        if self.heads % cards or self.inner % cards:
-            _wrong(self.name, f"cards that divide {self.heads} heads", str(cards))
-        kv_heads, vocabulary = -(-self.kv_heads // cards), -(-self.vocabulary // cards)
-        part = replace(self, heads=self.heads // cards, inner=self.inner // cards)
-        return replace(part, kv_heads=kv_heads, vocabulary=vocabulary)
+        heads = self.num_attention_heads
+        if heads % cards or self.inner % cards:
+            _wrong(name, f"cards that divide {heads} heads", str(cards))
+        return msgspec.structs.replace(
+            self,
+            num_attention_heads=heads // cards,
+            num_key_value_heads=-(-self.num_key_value_heads // cards),
+            head_dim=self.depth,
+            intermediate_size=self.inner // cards,
+            vocab_size=-(-self.vocab_size // cards),
+        )
 
 
 def decoder_shape(model: str) -> DecoderShape:
@@ -212,49 +242,24 @@ def decoder_shape(model: str) -> DecoderShape:
 
     EstimateError SPY768 for an unknown name or family, an unreadable file, or a missing key.
     """
-    config = _named().get(model.lower())
+    text = resources.files("spyre.hw.cost").joinpath("configurations.toml").read_text("utf-8")
+    named = tomllib.loads(text)
+    config = named.get(model.lower())
     if config is None:
         path = Path(model)
         try:
             config = json.loads(read_regular(path / "config.json" if path.is_dir() else path))
         except (OSError, ValueError) as error:
-            known = ", ".join(_named())
+            known = ", ".join(named)
             _wrong(model, f"a config.json, a directory with one, or one of {known}", str(error))
-    family = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(config, dict) or family not in FAMILIES:
-        _wrong(model, f"model_type: one of {', '.join(FAMILIES)}", repr(family))
-    return _shape_of(model, config)
-
-
-@cache
-def _named() -> Mapping[str, dict[str, Any]]:
-    text = resources.files("spyre.hw.cost").joinpath("configurations.toml").read_text("utf-8")
-    return tomllib.loads(text)
-
-
-def _shape_of(model: str, config: Mapping[str, Any]) -> DecoderShape:
-    def size(name: str, absent: int | None = None) -> int:
-        value = config.get(name, config.get(OF_GPT2.get(name, "")))
-        value = absent if value is None else value
-        if not isinstance(value, int) or value < 1:
-            _wrong(model, f"{name}: a number above 0", repr(value))
-        return value
-
-    hidden, heads = size("hidden_size"), size("num_attention_heads")
-    is_gpt2 = config["model_type"] == "gpt2"
-    return DecoderShape(
-        name=model,
-        hidden=hidden,
-        inner=size("intermediate_size", 4 * hidden if is_gpt2 else None),
-        layers=size("num_hidden_layers"),
-        heads=heads,
-        kv_heads=size("num_key_value_heads", heads),
-        depth=size("head_dim", hidden // heads),
-        vocabulary=size("vocab_size"),
-        matrices=2 if is_gpt2 else 3,
-        experts=size("num_local_experts", 1),
-        chosen=size("num_experts_per_tok", 1),
-    )
+    if isinstance(config, dict):
+        config |= {OTHER_NAMES[name]: size for name, size in config.items() if name in OTHER_NAMES}
+        config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
+    try:
+        return convert_fields(config, DecoderShape)
+    except FieldError as error:
+        path_to = error.path.removeprefix(".") or "the file"
+        _wrong(model, f"{path_to}: {error.expected}", repr(error.found))
 
 
 def _wrong(model: str, expected: str, found: str) -> NoReturn:
@@ -274,35 +279,41 @@ def kernels_of(shape: DecoderShape, batch: int, tokens: int, context: int) -> It
     """Yield the kernels of one forward pass of ``tokens`` new tokens per sequence, each of which
     attends to at most ``context`` tokens. The head computes the last token only.
     """
-    rows, layers, hidden = batch * tokens, shape.layers, shape.hidden
-    width, narrow = shape.heads * shape.depth, shape.kv_heads * shape.depth
-    used = min(shape.experts, rows * shape.chosen)
-    each = -(-rows * shape.chosen // used)
+    rows, layers, hidden = batch * tokens, shape.num_hidden_layers, shape.hidden_size
+    width, narrow = (
+        n * shape.depth for n in (shape.num_attention_heads, shape.num_key_value_heads)
+    )
+    matrices = 2 if shape.model_type == "gpt2" else 3
+    chosen = rows * shape.num_experts_per_tok
+    used = min(shape.num_local_experts, chosen)
+    each = -(-chosen // used)
     for times, m, n, k in (
         (layers, rows, width, hidden),
         (2 * layers, rows, narrow, hidden),
         (layers, rows, hidden, width),
-        (layers * used * (shape.matrices - 1), each, shape.inner, hidden),
+        (layers * used * (matrices - 1), each, shape.inner, hidden),
         (layers * used, each, hidden, shape.inner),
-        (1, batch, shape.vocabulary, hidden),
+        (1, batch, shape.vocab_size, hidden),
     ):
         yield LINEARS, times, "linear", f"M{m} N{n} K{k}"
     yield from _attention(shape, batch, tokens, context)
     for kernel in ("mul", "mean", "bcastcol", "bcast", "add"):  # two norms, two sums
         yield OTHERS, 2 * layers, kernel, f"{rows}x{hidden}"
-    for kernel in ("silu", "mul")[: shape.matrices - 1]:
+    for kernel in ("silu", "mul")[: matrices - 1]:
         yield OTHERS, layers, kernel, f"{each * used}x{shape.inner}"
 
 
 def _attention(shape: DecoderShape, batch: int, tokens: int, context: int) -> Iterator[Kernel]:
     """Attention of all layers. Heads that share keys are rows of one product."""
-    groups, rows = batch * shape.kv_heads, shape.heads // shape.kv_heads * tokens
-    layers, scores = shape.layers, f"{groups * rows}x{context}"
+    heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
+    layers = shape.num_hidden_layers
+    groups, rows = batch * kv_heads, heads // kv_heads * tokens
+    scores = f"{groups * rows}x{context}"
     yield ATTENTION, layers, "scores", f"B{groups} M{rows} N{context} K{shape.depth}"
     yield ATTENTION, layers, "mul by 2.0", scores
     yield ATTENTION, layers, "softmax", scores
     yield ATTENTION, layers, "values", f"B{groups} M{rows} N{shape.depth} K{context}"
-    queries, keys = (f"{batch * tokens}x{n * shape.depth}" for n in (shape.heads, shape.kv_heads))
+    queries, keys = (f"{batch * tokens}x{n * shape.depth}" for n in (heads, kv_heads))
     for kernel in ("cat1", "bcast", "bcast", "add"):  # rotations
         yield ATTENTION, layers, kernel, queries
         yield ATTENTION, layers, kernel, keys
@@ -367,7 +378,7 @@ def estimate_model(
     for name, value in numbers.items():
         if value < 1:
             _wrong(model, f"{name}: a number above 0", str(value))
-    shape = decoder_shape(model)
+    shape = decoder_shape(model).of_card(model, cards)
     prefill, token = (
         _pass_time(shape, cards, (batch, tokens, context), dtype, machine)
         for tokens, context in ((prompt, prompt), (1, prompt + 1))
@@ -381,22 +392,22 @@ def estimate_model(
 def _pass_time(
     shape: DecoderShape, cards: int, sizes: tuple[int, int, int], dtype: str, machine: MachineSpec
 ) -> PassTime:
-    part, (batch, tokens, _) = shape.of_card(cards), sizes
-    kernels = list(kernels_of(part, *sizes))
+    """The time of one card's part of the model. ``sizes``: batch, tokens, context."""
+    (batch, tokens, _), kernels = sizes, list(kernels_of(shape, *sizes))
     linears = "fp8 relayout over LX" if dtype == "fp8" else dtype
     lines = ["kernel,shapes,dtype,split,cores,note"]
     for name, _, kernel, shapes in kernels:
         lines.append(f"{kernel},{shapes},{linears if name == LINEARS else ''},,,LX planning on")
-    rows = parse_rows("\n".join(lines), shape.name)
-    found = [estimate(row, machine) for row in rows]
+    found = [estimate(row, machine) for row in parse_rows("\n".join(lines), "")]
     times = [count * (each.us or 0.0) for (_, count, *_), each in zip(kernels, found, strict=True)]
     parts = dict.fromkeys((LINEARS, ATTENTION, OTHERS, COPIES), 0.0)
     for (name, *_), us in zip(kernels, times, strict=True):
         parts[name] += us
-    parts[COPIES] += size_us(machine.calibration.copy_out_us, 2 * batch * part.vocabulary)
-    parts[LAUNCHES] = machine.hardware.launch_us * (shape.layers + 2)
+    parts[COPIES] += copy_out_ns(2 * batch * shape.vocab_size, machine) / 1e3
+    parts[LAUNCHES] = machine.hardware.launch_us * (shape.num_hidden_layers + 2)
     if cards > 1:
-        all_reduce = fastest_time("all_reduce", 2 * batch * tokens * shape.hidden, cards, machine)
-        parts[COLLECTIVES] = 2 * shape.layers * all_reduce.total_ns / 1e3
+        size_bytes = 2 * batch * tokens * shape.hidden_size
+        all_reduce_ns = fastest_time("all_reduce", size_bytes, cards, machine).total_ns
+        parts[COLLECTIVES] = 2 * shape.num_hidden_layers * all_reduce_ns / 1e3
     spreads = zip(times, (each.spread for each in found), strict=True)
     return PassTime(parts, mean_spread(spreads) or 0.0)

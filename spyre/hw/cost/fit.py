@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log
+from dataclasses import dataclass
 from typing import SupportsFloat, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,22 +29,20 @@ from spyre.hw.cost.machine import (
     default_machine,
     machine_text,
 )
-from spyre.hw.cost.models import kernel_ns, measured_class, size_us
-from spyre.hw.cost.rows import MOVES, Counts, KernelRow, counts_of, measured_rows
+from spyre.hw.cost.models import kernel_ns, measured_class
+from spyre.hw.cost.rows import Counts, KernelRow, counts_of, measured_rows
 
 Float64Array = npt.NDArray[np.float64]
 ROUNDS = 40
 HUBER = 0.1
 FOLDS = 8
 
-TABLE_UNIT = "B, us"  # of constants that are times by size themselves
-
 
 def steps_of(machine: MachineSpec) -> dict[str, list[str]]:
     """Names of constants that are fitted together, by the classes that they are fitted on."""
     steps: dict[str, list[str]] = {}
     for name, constant in machine.constants.items():
-        if constant.fitted_on and constant.unit != TABLE_UNIT and not name.startswith("spread."):
+        if constant.fitted_on and not name.startswith("spread."):
             steps.setdefault(constant.fitted_on, []).append(name)
     return steps
 
@@ -80,7 +78,7 @@ def fit_rows(rows: Iterable[KernelRow]) -> list[FitRow]:
     for row in rows:
         is_known = row.sizes is None or row.split is not None
         is_test = row.us is not None and row.finding is None and "outlier" not in row.note
-        if is_known and is_test and row.kernel not in MOVES:
+        if is_known and is_test:
             ((_, counts),) = counts_of(row)
             shape = str(row.sizes or (row.kernel, row.shape))
             found.append(FitRow(row, counts, measured_class(counts), shape))
@@ -186,15 +184,11 @@ def fit(machine: MachineSpec, measured: Sequence[KernelRow]) -> dict[str, Machin
             constants[name] = _fitted(machine.constants[name], step, found, 0.5)
         kinds = np.array([each.kind for each in chosen])
         errors |= {kind: found[kinds == kind] for kind in set(kinds.tolist())}
-    for name, constant in machine.constants.items():
-        kind, moved = constant.fitted_on, [row for row in measured if row.us]
-        moved = [row for row in moved if MOVES.get(row.kernel) == kind]
-        if constant.unit == TABLE_UNIT and moved:
-            points, errors[kind] = _table(moved)
-            constants[name] = _fitted(replace(constant, value=points), kind, errors[kind], 0.5)
     for kind, found in errors.items():
-        constant = _fitted(machine.constants[f"spread.{kind}"], kind, found, 2 / 3)
-        constants[f"spread.{kind}"] = replace(constant, value=constant.spread, spread=0.0)
+        name = f"spread.{kind}"
+        constant = _fitted(machine.constants[name], kind, found, 2 / 3)
+        changed = {"value": constant.spread, "spread": 0.0}
+        constants[name] = msgspec.structs.replace(constant, **changed)
     return constants
 
 
@@ -203,21 +197,9 @@ def _fitted(
 ) -> MachineConstant:
     spread = rounded(np.quantile(np.abs(errors), quantile))
     source = f"fitted to {len(errors)} measured rows ({kinds}) by spyre.hw.cost.fit"
-    fitted = replace(constant, kind="measured", source=source, fitted_on=kinds)
-    return replace(fitted, rows=len(errors), spread=spread)
-
-
-def _table(rows: Sequence[KernelRow]) -> tuple[Points, Float64Array]:
-    """Mean times by size, and the errors of those between others if they are left out."""
-    times: dict[float, list[float]] = {}
-    for row in rows:
-        times.setdefault(float(row.shape[0]), []).append(log(cast("float", row.us)))
-    points = tuple((x, rounded(exp(np.mean(y)))) for x, y in sorted(times.items()))
-    left_out = [
-        size_us((*points[:k], *points[k + 1 :]), points[k][0]) / points[k][1] - 1.0
-        for k in range(1, len(points) - 1)
-    ]
-    return points, np.array(left_out or [0.0])
+    return msgspec.structs.replace(
+        constant, kind="measured", source=source, fitted_on=kinds, rows=len(errors), spread=spread
+    )
 
 
 def main() -> int:

@@ -1,9 +1,9 @@
 """The machine of a cost model: constants from a TOML file, ``spyre.toml`` by default.
 
-Every constant has a value, a unit, its origin (``source``) and how it is known (``kind``). Values
-are plain numbers on :class:`Hardware` and :class:`Calibration`; ``MachineSpec.constants`` has the
-whole record by name, such as ``hardware.cores``. Constants that a file leaves out are those of the
-shipped file. Its entries must be known constants, with the unit and the type of the field.
+The shipped file lists all constants, with value, unit, origin (``source``) and how each is known
+(``kind``). Numbers are attributes of ``MachineSpec.hardware`` and ``.calibration``;
+``MachineSpec.constants`` has the whole record by name, such as ``hardware.cores``. Constants that
+another file leaves out are the shipped ones; it can have no others, and no other units.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, get_args
 
+import msgspec
+
+from spyre.codes import diagnostic_codes
 from spyre.errors import JsonLocation, MachineError
-from spyre.files import read_regular
+from spyre.files import FieldError, convert_fields, read_regular
 
-Points = tuple[tuple[float, float], ...]
+Number = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Points = Annotated[tuple[tuple[float, float], ...], msgspec.Meta(min_length=1)]
 """A function by its values: (x, y) with rising x."""
 Value = int | float | Points
 
@@ -32,52 +36,38 @@ ConstantKind = Literal["stated", "derived", "measured", "guessed"]
 KINDS: tuple[str, ...] = get_args(ConstantKind)
 
 
-@dataclass(frozen=True, slots=True)
-class MachineConstant:
-    """One constant of a machine file. ``fitted_on``: classes of measured rows, fields of `Spread`;
-    ``rows``: how many of them it was fitted on, ``spread``: their median error, relative.
+class MachineConstant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One constant of a machine file. ``fitted_on``: classes of measured rows; ``rows``: how many
+    of them it was fitted on, ``spread``: their median error, relative.
     """
 
-    value: Value
+    value: Any
     unit: str
     kind: ConstantKind
     source: str
     fitted_on: str = ""
-    rows: int = 0
-    spread: float = 0.0
+    rows: Count = 0
+    spread: Number = 0.0
 
 
-def _unit(name: str) -> Any:
-    return field(metadata={"unit": name})
+class Constants(SimpleNamespace):
+    """Numbers by name, those of one table of ``spyre.toml``."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name} is a constant")
+
+    if TYPE_CHECKING:
+
+        def __getattribute__(self, name: str, /) -> float: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
-    """Published properties of the hardware, in the units of the file."""
+class Hardware(Constants):
+    """Published properties of the hardware."""
 
-    cores: int = _unit("cores")
-    corelets: int = _unit("corelets/core")
-    clock_ghz: float = _unit("GHz")
-    pt_macs_per_cycle: float = _unit("MAC/cycle/core")
-    pt_speed_8_bit_float: float = _unit("ratio")
-    pt_speed_8_bit_integer: float = _unit("ratio")
-    pt_speed_4_bit_integer: float = _unit("ratio")
-    sfu_lanes: float = _unit("elements/cycle/corelet")
-    transcendental_cycles: float = _unit("cycles")
-    lx_bytes: int = _unit("B/core")
-    lx_planner_bytes: int = _unit("B/core")
-    lx_fraction: float = _unit("ratio")
-    lx_bytes_per_cycle: float = _unit("B/cycle/corelet")
-    hbm_peak_gbps: float = _unit("GB/s")
-    hbm_bytes: int = _unit("B")
-    ring_bytes_per_cycle: float = _unit("B/cycle/link")
-    ring_directions: int = _unit("directions")
-    ring_hop_cycles: float = _unit("cycles")
-    pcie_gbps: float = _unit("GB/s")
-    launch_us: float = _unit("us")
-    card_link_gbps: float = _unit("GB/s")
-    card_step_us: float = _unit("us")
-    card_add_gbps: float = _unit("GB/s")
+    if TYPE_CHECKING:
+        cores: int
+        lx_bytes: int
+        hbm_bytes: int
 
     def format_speed(self, data_format: str) -> float:
         """Multiply-adds of ``data_format`` in the time of one of DL16."""
@@ -86,92 +76,30 @@ class Hardware:
         speeds = {"INT8": self.pt_speed_8_bit_integer, "INT4": self.pt_speed_4_bit_integer}
         return speeds.get(data_format.removeprefix("SEN").removeprefix("U"), 1.0)
 
+    def pt_per_ns(self, data_format: str) -> float:
+        """Multiply-adds of a core's pt array per nanosecond."""
+        return self.pt_macs_per_cycle * self.clock_ghz * self.format_speed(data_format)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """Constants of the calibrated model; ``docs/cost-model.md`` lists their uses."""
-
-    stream_gbps: float = _unit("GB/s")
-    turnaround_ns_per_byte: float = _unit("ns/B")
-    scalar_turnaround: float = _unit("ratio")
-    valley_ratio: float = _unit("ratio")
-    valley_rows: float = _unit("rows/stick")
-    dependent_ratio: float = _unit("ratio")
-    broadcast_gbps: float = _unit("GB/s")
-    row_reduction_floor_gbps: float = _unit("GB/s")
-    row_reduction_extra_gbps: float = _unit("GB/s")
-    row_reduction_decay_rows: float = _unit("rows")
-    column_reduction_gbps: float = _unit("GB/s")
-    transpose_gbps: float = _unit("GB/s")
-    concatenation_gbps: float = _unit("GB/s")
-    concatenation_per_column_doubling_gbps: float = _unit("GB/s")
-    concatenation_per_row_doubling_gbps: float = _unit("GB/s")
-    concatenation_floor_gbps: float = _unit("GB/s")
-    pointwise_core_share: Points = field(metadata={"unit": "cores, ratio"})
-    broadcast_core_share: Points = field(metadata={"unit": "cores, ratio"})
-    reduction_core_share: Points = field(metadata={"unit": "cores, ratio"})
-    transpose_core_share: Points = field(metadata={"unit": "cores, ratio"})
-    reduction_elements_per_ns: float = _unit("elements/ns/core")
-    reread_ratio: float = _unit("ratio")
-    product_gbps: float = _unit("GB/s")
-    product_turnaround_ns_per_byte: float = _unit("ns/B")
-    product_turnaround_cores: float = _unit("cores")
-    pt_macs_per_ns: float = _unit("MAC/ns/core")
-    pt_fill_rows: float = _unit("rows")
-    multicast_cores: float = _unit("cores")
-    multicast_power: float = _unit("exponent")
-    unshared_ratio: float = _unit("ratio")
-    accumulator_rows: float = _unit("rows")
-    accumulator_lx_fraction: float = _unit("ratio")
-    partial_sum_ns: float = _unit("ns/element")
-    partial_sum_doubling_ns: float = _unit("ns/element")
-    interleaved_ratio: float = _unit("ratio")
-    interleaved_run: float = _unit("sticks")
-    interleaved_run_large_lx: float = _unit("sticks")
-    split_area: float = _unit("elements")
-    split_long_ns: float = _unit("ns/element")
-    split_long_from: float = _unit("cores")
-    split_short_ns: float = _unit("ns/element")
-    split_short_from: float = _unit("cores")
-    tile_height: float = _unit("rows")
-    tile_height_ratio: float = _unit("ratio")
-    low_tile_height: float = _unit("rows")
-    low_tile_columns: float = _unit("elements")
-    low_tile_column_power: float = _unit("exponent")
-    run_ns: float = _unit("ns")
-    copy_out_us: Points = field(metadata={"unit": "B, us"})
-    memset_us: Points = field(metadata={"unit": "B, us"})
+    @property
+    def sfu_per_ns(self) -> float:
+        """Elements of a core's vector units per nanosecond."""
+        return self.corelets * self.sfu_lanes * self.clock_ghz
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Errors of the calibrated model by class of operation: two of three measured rows, which no
-    constant was fitted on, are within this of the modelled time, relative.
+class MachineSpec(msgspec.Struct, frozen=True):
+    """A machine: its name and constants. Frozen; any thread may read it.
+
+    ``calibration``: of the calibrated model; ``docs/cost-model.md`` lists their uses.
+    ``core_share``: part of the memory interface that a number of cores reaches, by class.
+    ``spread``: errors of the calibrated model by class of operation: two of three measured rows,
+    which no constant was fitted on, are within this of the modelled time, relative.
     """
-
-    pointwise: float = _unit("ratio")
-    chain: float = _unit("ratio")
-    few_cores: float = _unit("ratio")
-    broadcast: float = _unit("ratio")
-    reduction: float = _unit("ratio")
-    transpose: float = _unit("ratio")
-    concatenation: float = _unit("ratio")
-    tiled: float = _unit("ratio")
-    product: float = _unit("ratio")
-    batched_product: float = _unit("ratio")
-    product_8_bit: float = _unit("ratio")
-    copy: float = _unit("ratio")
-    memset: float = _unit("ratio")
-
-
-@dataclass(frozen=True, slots=True)
-class MachineSpec:
-    """A machine: its name and constants. Frozen; any thread may read it."""
 
     name: str
     hardware: Hardware
-    calibration: Calibration
-    spread: Spread
+    calibration: Constants
+    core_share: Mapping[str, Points]
+    spread: Mapping[str, float]
     constants: Mapping[str, MachineConstant]
 
     def with_values(self, values: Mapping[str, Value], source: str = "given") -> MachineSpec:
@@ -179,45 +107,41 @@ class MachineSpec:
 
         They are of kind guessed. Raises KeyError for a name that is none.
         """
-        constants = dict(self.constants)
-        for name, value in values.items():
-            constants[name] = replace(constants[name], value=value, kind="guessed", source=source)
-        return make_machine(self.name, constants)
+        changed = {
+            name: msgspec.structs.replace(
+                self.constants[name], value=value, kind="guessed", source=source
+            )
+            for name, value in values.items()
+        }
+        return make_machine(self.name, {**self.constants, **changed})
 
 
-GROUPS: Mapping[str, type[Hardware] | type[Calibration] | type[Spread]] = {
+GROUPS: Mapping[str, Any] = {
     "hardware": Hardware,
-    "calibration": Calibration,
-    "spread": Spread,
+    "calibration": Constants,
+    "core_share": dict,
+    "spread": dict,
 }
 
 
 def make_machine(name: str, constants: Mapping[str, MachineConstant]) -> MachineSpec:
-    """A machine of complete constants; :mod:`.machine_file` checks those of a file."""
+    """A machine of complete constants."""
     values: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
     for path, constant in constants.items():
         group, _, key = path.partition(".")
         values[group][key] = constant.value
-    return MachineSpec(
-        name,
-        Hardware(**values["hardware"]),
-        Calibration(**values["calibration"]),
-        Spread(**values["spread"]),
-        dict(constants),
-    )
+    groups = {group: made(**values[group]) for group, made in GROUPS.items()}
+    return MachineSpec(name, **groups, constants=dict(constants))
 
 
 SHIPPED = "spyre.toml"
-KEYS = ("value", "unit", "kind", "source")
-FIT_KEYS = ("fitted_on", "rows", "spread")
 
 
 @cache
 def default_machine() -> MachineSpec:
     """The shipped machine, read once per process."""
     text = resources.files("spyre.hw.cost").joinpath(SHIPPED).read_text(encoding="utf-8")
-    name, constants = _read_machine(text, SHIPPED)
-    return make_machine(name, constants)
+    return _read_machine(text, SHIPPED, {})
 
 
 def load_machine(path: str | Path) -> MachineSpec:
@@ -229,68 +153,71 @@ def load_machine(path: str | Path) -> MachineSpec:
     try:
         text = read_regular(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise MachineError(
-            "SPY760", "the machine file cannot be read", JsonLocation(str(path)), found=str(error)
-        ) from error
-    name, constants = _read_machine(text, str(path))
-    return make_machine(name, {**default_machine().constants, **constants})
+        _wrong("SPY760", str(path), "$", "", str(error))
+    return _read_machine(text, str(path), default_machine().constants)
 
 
-def _read_machine(text: str, file: str) -> tuple[str, dict[str, MachineConstant]]:
+class _MachineFile(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    hardware: dict[str, Any] = {}
+    calibration: dict[str, Any] = {}
+    core_share: dict[str, Any] = {}
+    spread: dict[str, Any] = {}
+
+
+def _read_machine(text: str, file: str, known: Mapping[str, MachineConstant]) -> MachineSpec:
+    """The machine of a text over ``known`` constants, all but in the shipped file."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also numbers too long for Python
-        raise MachineError(
-            "SPY760", "the machine file is no TOML", JsonLocation(file), found=str(error)
-        ) from error
-    _check_keys(document, ("name", *GROUPS), ("name",), file, "$")
-    if not isinstance(document["name"], str):
-        raise _wrong_constant(file, "$.name", "a name in quotes", document["name"])
-    return document["name"], dict(_constants(document, file))
+        _wrong("SPY760", file, "$", "", str(error))
+    read, constants = _converted(document, _MachineFile, file, "$"), dict(known)
+    for group in GROUPS:
+        for key, table in getattr(read, group).items():
+            name, path = f"{group}.{key}", f"$.{group}.{key}"
+            if known and name not in known:
+                _wrong("SPY761", file, path, "a constant of the shipped machine", key)
+            constants[name] = _constant(table, known.get(name), file, path)
+    return make_machine(read.name, constants)
 
 
-def _constants(document: Mapping[str, Any], file: str) -> Iterator[tuple[str, MachineConstant]]:
-    for group, owner in GROUPS.items():
-        known = {each.name: each for each in fields(owner)}
-        tables = document.get(group, {})
-        _check_keys(tables, tuple(known), (), file, f"$.{group}")
-        for key, table in tables.items():
-            path = f"$.{group}.{key}"
-            _check_keys(table, (*KEYS, *FIT_KEYS), KEYS, file, path)
-            unit, kind = known[key].metadata["unit"], str(known[key].type)
-            yield f"{group}.{key}", _constant(table, unit, kind, file, path)
+COUNTED = ("cores", "corelets/core", "B", "B/core", "directions")
+"""Units of hardware constants that are whole numbers."""
 
 
 def _constant(
-    table: Mapping[str, Any], unit: str, kind: str, file: str, path: str
+    table: object, known: MachineConstant | None, file: str, path: str
 ) -> MachineConstant:
-    if table["unit"] != unit:
-        raise _wrong_constant(file, f"{path}.unit", f'"{unit}"', table["unit"])
-    if table["kind"] not in KINDS:
-        raise _wrong_constant(file, f"{path}.kind", ", ".join(KINDS), table["kind"])
-    source = table["source"]
-    if not isinstance(source, str) or not source.strip():
-        raise _wrong_constant(file, f"{path}.source", "where the value is from", source)
-    return MachineConstant(
-        _checked_value(table["value"], kind, file, f"{path}.value"),
-        unit,
-        table["kind"],
-        source,
-        str(table.get("fitted_on", "")),
-        cast("int", _checked_value(table.get("rows", 0), "int", file, f"{path}.rows")),
-        cast("float", _checked_value(table.get("spread", 0), "float", file, f"{path}.spread")),
-    )
+    constant = _converted(table, MachineConstant, file, path)
+    if known is not None and constant.unit != known.unit:
+        _wrong("SPY762", file, f"{path}.unit", repr(known.unit), repr(constant.unit))
+    if not constant.source.strip():
+        _wrong("SPY762", file, f"{path}.source", "where the value is from", "''")
+    group = path.split(".")[1]
+    whole = group == "hardware" and constant.unit in COUNTED
+    kind: Any = Points if group == "core_share" else Count if whole else Number
+    value = _converted(constant.value, kind, file, f"{path}.value")
+    if isinstance(value, tuple) and any(a[0] >= b[0] for a, b in pairwise(value)):
+        expected = "[[x, y], ...] with rising x"
+        _wrong("SPY762", file, f"{path}.value", expected, repr(constant.value))
+    return msgspec.structs.replace(constant, value=value)
 
 
-def _checked_value(value: object, kind: str, file: str, path: str) -> Value:
-    if kind == "Points":
-        return _points(value, file, path)
-    # TOML's true is an int to Python.
-    if isinstance(value, bool) or not isinstance(value, int if kind == "int" else (int, float)):
-        raise _wrong_constant(file, path, "a whole number" if kind == "int" else "a number", value)
-    if not (isfinite(value) and value >= 0):
-        raise _wrong_constant(file, path, "a finite number, not negative", value)
-    return value if kind == "int" else float(value)
+Kind = TypeVar("Kind")
+
+
+def _converted(value: Any, kind: type[Kind], file: str, path: str) -> Kind:
+    """``value`` as a ``kind``; MachineError SPY761 for a key too many or too few, else SPY762."""
+    try:
+        return convert_fields(value, kind)
+    except FieldError as error:
+        code, shown = ("SPY761", str) if error.is_key else ("SPY762", repr)
+        _wrong(code, file, f"{path}{error.path}", error.expected, shown(error.found))
+
+
+def _wrong(code: str, file: str, path: str, expected: str, found: str) -> NoReturn:
+    title, place = diagnostic_codes()[code].title, JsonLocation(file, path)
+    raise MachineError(code, title, place, expected=expected, found=found)
 
 
 def machine_text(name: str, constants: Mapping[str, MachineConstant]) -> str:
@@ -298,56 +225,9 @@ def machine_text(name: str, constants: Mapping[str, MachineConstant]) -> str:
     tables = [f"# Constants of the cost models\n\nname = {json.dumps(name)}\n"]
     for path, constant in constants.items():
         tables.append(f"\n[{path}]\n")
-        for key in (*KEYS, *FIT_KEYS):
-            text = json.dumps(getattr(constant, key), ensure_ascii=False)
-            if key in KEYS or getattr(constant, key):
+        for key, value in msgspec.structs.asdict(constant).items():
+            text = json.dumps(value, ensure_ascii=False)
+            if value or key in MachineConstant.__struct_fields__[:4]:
                 whole = text if key == "source" else re.sub(r"\.0\b", "", text)
                 tables.append(f"{key} = {whole}\n")
     return "".join(tables)
-
-
-def _points(rows: object, file: str, path: str) -> Value:
-    expected = "[[x, y], ...] with rising x"
-    if not isinstance(rows, list) or not rows:
-        raise _wrong_constant(file, path, expected, rows)
-    for row in rows:
-        numbers = isinstance(row, list) and all(type(v) in (int, float) for v in row)
-        if not numbers or len(row) != 2:
-            raise _wrong_constant(file, path, expected, row)
-    points = tuple((float(x), float(y)) for x, y in rows)
-    if any(a[0] >= b[0] for a, b in pairwise(points)):
-        raise _wrong_constant(file, path, expected, rows)
-    return points
-
-
-def _check_keys(
-    table: object, known: tuple[str, ...], needed: tuple[str, ...], file: str, path: str
-) -> None:
-    if not isinstance(table, dict):
-        raise _wrong_constant(file, path, "a table", table)
-    for key in table:
-        if key not in known:
-            raise _unknown_key(file, f"{path}.{key}", f"one of {', '.join(known)}", key)
-    for key in needed:
-        if key not in table:
-            raise _unknown_key(file, path, f"a key {key}", ", ".join(table) or "none")
-
-
-def _unknown_key(file: str, path: str, expected: str, found: str) -> MachineError:
-    return MachineError(
-        "SPY761",
-        "a machine file has a key it must not have, or lacks one",
-        JsonLocation(file, path),
-        expected=expected,
-        found=found,
-    )
-
-
-def _wrong_constant(file: str, path: str, expected: str, found: object) -> MachineError:
-    return MachineError(
-        "SPY762",
-        "a constant of a machine file is wrong",
-        JsonLocation(file, path),
-        expected=expected,
-        found=repr(found),
-    )

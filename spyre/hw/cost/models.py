@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from math import exp, log, log2, pow, sqrt
+from math import exp, log2, pow, sqrt
 from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 
 from spyre.dtypes import FORMATS
-from spyre.hw.cost.machine import Calibration, Hardware, MachineSpec, Points
+from spyre.hw.cost.machine import Constants, Hardware, MachineSpec
 from spyre.hw.counters import CostClass, OperationCounts, ProductShape
 
 
@@ -90,28 +90,26 @@ class Terms:
 
     @property
     def bound(self) -> Bound:
-        """The largest of memory (with turnaround to spill), units, ring and runs; ties: the
-        first."""
-        by_bound = {
-            Bound.MEMORY: sum(self.values[:5]),
-            Bound.PT: self.pt + self.split,
-            Bound.SFU: self.sfu,
-            Bound.LX: self.lx,
-            Bound.RING: self.ring,
-            Bound.RUNS: self.runs,
-        }
-        return max(by_bound, key=lambda bound: by_bound[bound])
+        """The largest of `TERMS_OF`; of equal ones the first."""
+        times = {bound: sum(getattr(self, each) for each in of) for bound, of in TERMS_OF.items()}
+        return max(times, key=times.__getitem__)
 
 
 _VALUES = attrgetter(*(field.name for field in fields(Terms)))
+TERMS_OF: Mapping[Bound, tuple[str, ...]] = {
+    Bound.MEMORY: ("memory", "turnaround", "dependent", "tile", "spill"),
+    Bound.PT: ("pt", "split"),
+    **{bound: (bound.value,) for bound in (Bound.SFU, Bound.LX, Bound.RING, Bound.RUNS)},
+}
+"""Terms of the time that a resource takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationTime:
-    """Time of one operation, all its runs, nanoseconds.
+    """Time of one operation, all its runs of one launch, or of a kernel.
 
-    ``spread``: error of its class, relative (:class:`~spyre.hw.cost.machine.Spread`); None for the
-    ideal model, which is a limit.
+    ``name``: of the operation, or of the model. ``spread``: error of its class, relative; None for
+    the ideal model, which is a limit.
     """
 
     name: str
@@ -120,7 +118,7 @@ class OperationTime:
 
     @property
     def total_ns(self) -> float:
-        """All runs of one launch."""
+        """Nanoseconds on the card."""
         return self.terms.total
 
     @property
@@ -130,31 +128,17 @@ class OperationTime:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelTime:
-    """Time of a kernel: its operations one after another."""
+class KernelTime(OperationTime):
+    """Time of a kernel: its operations one after another, with the mean of their spreads."""
 
-    model: str
-    operations: tuple[OperationTime, ...]
+    operations: tuple[OperationTime, ...] = ()
 
-    @property
-    def terms(self) -> Terms:
-        """Terms of all operations together."""
-        return sum((operation.terms for operation in self.operations), Terms())
 
-    @property
-    def total_ns(self) -> float:
-        """One launch on the card, nanoseconds."""
-        return sum(operation.total_ns for operation in self.operations)
-
-    @property
-    def bound(self) -> Bound:
-        """Resource that takes most of the kernel's time."""
-        return self.terms.bound
-
-    @property
-    def spread(self) -> float | None:
-        """Error of its classes by their parts of the time, relative; None for the ideal model."""
-        return mean_spread((each.total_ns, each.spread) for each in self.operations)
+def _kernel_time(model: str, operations: Iterable[OperationTime]) -> KernelTime:
+    times = tuple(operations)
+    terms = sum((each.terms for each in times), Terms())
+    spread = mean_spread((each.total_ns, each.spread) for each in times)
+    return KernelTime(model, terms, spread, times)
 
 
 def mean_spread(times: Iterable[tuple[float, float | None]]) -> float | None:
@@ -174,15 +158,15 @@ def ideal(
 ) -> KernelTime:
     """Time of one launch by the hardware's parameters."""
     times = (_ideal_time(counts, machine.hardware, overlap) for counts in operations)
-    return KernelTime("ideal", tuple(times))
+    return _kernel_time("ideal", times)
 
 
 def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> OperationTime:
     units = Terms(
         memory=counts.hbm_bytes / hw.hbm_peak_gbps,
-        pt=ideal_pt_ns(counts, hw),
+        pt=counts.counters.multiply_adds * counts.busiest / hw.pt_per_ns(counts.mac_format),
         sfu=sfu_ns(counts, hw),
-        lx=counts.lx_bytes * counts.busiest / lx_gbps(hw),
+        lx=lx_ns(counts, hw),
         ring=ring_ns(counts, hw),
     )
     if overlap == "serial":
@@ -192,22 +176,16 @@ def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> 
     return OperationTime(counts.name, units + Terms(overlap=hidden))
 
 
-def ideal_pt_ns(counts: OperationCounts, hw: Hardware) -> float:
-    """The busiest core's pt array at its peak, nanoseconds."""
-    per_ns = hw.pt_macs_per_cycle * hw.clock_ghz * hw.format_speed(counts.mac_format)
-    return counts.counters.multiply_adds * counts.busiest / per_ns
-
-
 def sfu_ns(counts: OperationCounts, hw: Hardware) -> float:
     """The busiest core's vector units, nanoseconds; functions like exp count several times."""
     weight = hw.transcendental_cycles if counts.transcendental else 1.0
-    per_ns = hw.corelets * hw.sfu_lanes * hw.clock_ghz
-    return counts.counters.element_operations * weight * counts.busiest / per_ns
+    return counts.counters.element_operations * weight * counts.busiest / hw.sfu_per_ns
 
 
-def lx_gbps(hw: Hardware) -> float:
-    """Bytes per nanosecond between one core and its scratchpad, both directions together."""
-    return hw.corelets * hw.lx_bytes_per_cycle * hw.clock_ghz
+def lx_ns(counts: OperationCounts, hw: Hardware) -> float:
+    """The busiest core's scratchpad, both directions together, nanoseconds."""
+    per_ns = hw.corelets * hw.lx_bytes_per_cycle * hw.clock_ghz
+    return counts.lx_bytes * counts.busiest / per_ns
 
 
 def ring_ns(counts: OperationCounts, hw: Hardware) -> float:
@@ -231,7 +209,7 @@ def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> K
     turnaround = turnaround_ns(operations, cal)
     classes = [measured_class(operations[: place + 1]) for place in range(len(operations))]
     traffic = [
-        _traffic_terms(c, cal, turnaround, reduces, kind == "chain")
+        _traffic_terms(c, machine, turnaround, reduces, kind == "chain")
         for c, kind in zip(operations, classes, strict=True)
     ]
     # the cost of low tiles contains a part of that of beginning runs, which does not count twice
@@ -239,24 +217,22 @@ def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> K
     low = sum(low_ns for _, low_ns in traffic)
     part = max(begun - low, 0.0) / begun if begun else 0.0
     times = (
-        OperationTime(
-            c.name, _calibrated_terms(c, terms, machine, part), getattr(machine.spread, kind)
-        )
+        OperationTime(c.name, _calibrated_terms(c, terms, machine, part), machine.spread[kind])
         for c, kind, (terms, _) in zip(operations, classes, traffic, strict=True)
     )
-    return KernelTime("calibrated", tuple(times))
+    return _kernel_time("calibrated", times)
 
 
 def _traffic_terms(
-    counts: OperationCounts, cal: Calibration, turnaround: float, reduces: bool, dependent: bool
+    counts: OperationCounts, machine: MachineSpec, turnaround: float, reduces: bool, dependent: bool
 ) -> tuple[Terms, float]:
     """Traffic terms of an operation, and the part of tile due to low row tiles."""
     if counts.product is not None:
         return Terms(), 0.0
-    memory = memory_ns(counts, cal)
+    memory, cal = memory_ns(counts, machine), machine.calibration
     turning = turnaround * counts.hbm_bytes if counts.cost_class in TURNING else 0.0
-    high = high_tile_factor(counts, cal) if reduces else 1.0
     plain = memory + turning
+    high = high_tile_factor(counts, cal) if reduces else 1.0
     high_ns, low_ns = plain * (high - 1.0), plain * high * (low_tile_factor(counts, cal) - 1.0)
     waited = plain * cal.dependent_ratio if dependent else 0.0
     terms = Terms(memory=memory, turnaround=turning, dependent=waited, tile=high_ns + low_ns)
@@ -267,7 +243,7 @@ def _calibrated_terms(
     counts: OperationCounts, traffic: Terms, machine: MachineSpec, runs_part: float
 ) -> Terms:
     hw = machine.hardware
-    sfu, lx = sfu_ns(counts, hw), counts.lx_bytes * counts.busiest / lx_gbps(hw)
+    sfu, lx = sfu_ns(counts, hw), lx_ns(counts, hw)
     terms = replace(traffic, sfu=sfu, lx=lx, runs=runs_ns(counts, machine.calibration) * runs_part)
     if counts.product is not None:
         return product_terms(counts, counts.product, terms, machine)
@@ -283,7 +259,7 @@ def product_ns(counts: OperationCounts, machine: MachineSpec) -> float:
 
 
 def measured_class(operations: Sequence[OperationCounts]) -> str:
-    """The class of measured kernels that the last operation is nearest to: a field of `Spread`.
+    """The class of measured kernels that the last operation is nearest to: a key of spreads.
 
     ``chain``: an operation of several operands in HBM that reads the result of the one before.
     """
@@ -292,9 +268,9 @@ def measured_class(operations: Sequence[OperationCounts]) -> str:
         is_narrow = FORMATS[counts.mac_format].bits < FORMATS["SEN169_FP16"].bits
         is_batched = shape.batch > 1 and not shape.shared
         return "product_8_bit" if is_narrow else "batched_product" if is_batched else "product"
-    written = operations[-2].writes if len(operations) > 1 else frozenset()
+    written = operations[-2].writes.keys() if len(operations) > 1 else set()
     several = counts.cost_class is CostClass.POINTWISE and len(counts.reads) > 1
-    if several and counts.reads & written:
+    if several and counts.reads.keys() & written:
         return "chain"
     if counts.runs > 1:
         return "tiled"
@@ -309,7 +285,7 @@ _TESTED: Mapping[CostClass, str] = {
 }
 
 
-def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> float:
+def turnaround_ns(operations: Sequence[OperationCounts], cal: Constants) -> float:
     """Nanoseconds per byte that a kernel's traffic waits for turning between directions.
 
     The smaller of the bytes read and written counts; less where operands are constants.
@@ -328,12 +304,19 @@ def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> fl
     return per_byte * scaled / (read + written)
 
 
-def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
+def memory_ns(counts: OperationCounts, machine: MachineSpec) -> float:
     """Return the time of HBM traffic at the rate of the operation's class; re-reads are cheaper."""
     if not counts.hbm_bytes:
         return 0.0
+    if counts.cost_class is CostClass.COPY_OUT:
+        return copy_out_ns(counts.hbm_bytes, machine)
+    cal = machine.calibration
+    if counts.cost_class is CostClass.MEMSET:
+        set_bytes = max(counts.hbm_bytes - cal.memset_free_bytes, 0.0)
+        return 1e3 * cal.memset_latency_us + set_bytes / cal.memset_gbps
     size_bytes = counts.hbm_bytes - (1.0 - cal.reread_ratio) * counts.hbm_reread_bytes
-    time_ns = size_bytes / RATES[counts.cost_class](counts, cal) * valley_factor(counts, cal)
+    rate = rate_gbps(counts, cal) * core_share(counts, machine)
+    time_ns = size_bytes / rate * valley_factor(counts, cal)
     if counts.cost_class is not CostClass.ROW_REDUCTION:
         return time_ns
     # few cores are limited by their arithmetic
@@ -341,7 +324,20 @@ def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
     return max(time_ns, counts.counters.element_operations / per_ns)
 
 
-def valley_factor(counts: OperationCounts, cal: Calibration) -> float:
+def copy_out_ns(size_bytes: float, machine: MachineSpec) -> float:
+    """Return the time of a copy to the host: a latency, the link, and the host's memory.
+
+    A share of the bytes goes to memory that is not in the host's caches; it rises with the size of
+    the copy up to all bytes beyond ``copy_cached_bytes``.
+    """
+    cal = machine.calibration
+    rising = min(size_bytes, cal.copy_cached_bytes)
+    missed_bytes = size_bytes - rising + rising * rising / (2.0 * cal.copy_cached_bytes)
+    moved_ns = size_bytes / machine.hardware.pcie_gbps + missed_bytes / cal.copy_missed_gbps
+    return 1e3 * cal.copy_latency_us + moved_ns
+
+
+def valley_factor(counts: OperationCounts, cal: Constants) -> float:
     """Return the factor of several streams' time for planes of sticks a power of two apart.
 
     Measured where a tensor has about as many rows as sticks in a row; no mechanism is published.
@@ -357,69 +353,50 @@ STICK_ELEMENTS = 64
 """16-bit elements of a stick."""
 
 
-def interpolated(points: Points, x: float) -> float:
-    """The value at ``x`` between points; the nearest one's outside."""
-    places, values = zip(*points, strict=True)
-    return float(np.interp(x, places, values))
+def rate_gbps(counts: OperationCounts, cal: Constants) -> float:
+    """Bytes per nanosecond of an operation's HBM traffic on all cores."""
+    kind = counts.cost_class
+    if kind is CostClass.ROW_REDUCTION:  # falls with the rows of one run
+        fall = exp(-counts.rows / cal.row_reduction_decay_rows)
+        rate = cal.row_reduction_floor_gbps + cal.row_reduction_extra_gbps * fall
+        return min(cal.stream_gbps, rate)
+    if kind is CostClass.CONCATENATION:  # falls with the sticks of a row and the rows
+        rate = (
+            cal.concatenation_gbps
+            - cal.concatenation_per_column_doubling_gbps * log2(max(counts.columns / 64, 1))
+            - cal.concatenation_per_row_doubling_gbps * log2(max(counts.rows, 1))
+        )
+        return max(rate, cal.concatenation_floor_gbps)
+    rates = {
+        CostClass.BROADCAST: cal.broadcast_gbps,
+        CostClass.COLUMN_REDUCTION: cal.column_reduction_gbps,
+        CostClass.TRANSPOSE: cal.transpose_gbps,
+    }
+    return rates.get(kind, cal.stream_gbps)
 
 
-def size_us(points: Points, size_bytes: float) -> float:
-    """Microseconds of moving ``size_bytes``, from times by size: powers of the size between them,
-    proportional to the size beyond them.
-    """
-    logs = tuple((log(x), log(y)) for x, y in points)
-    return exp(interpolated(logs, log(max(size_bytes, 1.0)))) * max(1.0, size_bytes / points[-1][0])
+def core_share(counts: OperationCounts, machine: MachineSpec) -> float:
+    """The part of the card's bandwidth that the cores reach, interpolated between measured ones."""
+    points = machine.core_share.get(_TESTED[counts.cost_class])
+    if points is None:
+        return 1.0
+    cores, shares = zip(*points, strict=True)
+    return float(np.interp(counts.cores, cores, shares))
 
 
-def row_reduction_gbps(counts: OperationCounts, cal: Calibration) -> float:
-    """Rate of a reduction over the stick dim: falls with the rows of one run."""
-    fall = exp(-counts.rows / cal.row_reduction_decay_rows)
-    rate = cal.row_reduction_floor_gbps + cal.row_reduction_extra_gbps * fall
-    return min(cal.stream_gbps, rate) * _share(cal.reduction_core_share, counts)
-
-
-def _share(points: Points, counts: OperationCounts) -> float:
-    """The part of the card's bandwidth that the cores can use."""
-    return interpolated(points, counts.cores)
-
-
-def concatenation_gbps(counts: OperationCounts, cal: Calibration) -> float:
-    """Rate of copies into parts of a larger tensor: falls with its sticks per row and its rows."""
-    rate = (
-        cal.concatenation_gbps
-        - cal.concatenation_per_column_doubling_gbps * log2(max(counts.columns / 64, 1))
-        - cal.concatenation_per_row_doubling_gbps * log2(max(counts.rows, 1))
-    )
-    return max(rate, cal.concatenation_floor_gbps)
-
-
-RATES: Mapping[CostClass, Callable[[OperationCounts, Calibration], float]] = {
-    CostClass.POINTWISE: lambda c, cal: cal.stream_gbps * _share(cal.pointwise_core_share, c),
-    CostClass.BROADCAST: lambda c, cal: cal.broadcast_gbps * _share(cal.broadcast_core_share, c),
-    CostClass.ROW_REDUCTION: row_reduction_gbps,
-    CostClass.COLUMN_REDUCTION: lambda c, cal: (
-        cal.column_reduction_gbps * _share(cal.reduction_core_share, c)
-    ),
-    CostClass.TRANSPOSE: lambda c, cal: cal.transpose_gbps * _share(cal.transpose_core_share, c),
-    CostClass.CONCATENATION: concatenation_gbps,
-    CostClass.MATMUL: lambda c, cal: cal.stream_gbps,
-}
-"""Bytes per nanosecond of an operation's HBM traffic."""
-
-
-def runs_ns(counts: OperationCounts, cal: Calibration) -> float:
+def runs_ns(counts: OperationCounts, cal: Constants) -> float:
     """Beginning the runs of a loop behind the first, all of them."""
     return cal.run_ns * (counts.runs - 1)
 
 
-def high_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
+def high_tile_factor(counts: OperationCounts, cal: Constants) -> float:
     """Return the factor of memory time for a high row tile in a loop, with rows reduced in LX."""
     if not _is_tiled(counts):
         return 1.0
     return 1.0 + cal.tile_height_ratio * log2(max(counts.core_rows / cal.tile_height, 1.0))
 
 
-def low_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
+def low_tile_factor(counts: OperationCounts, cal: Constants) -> float:
     """Return the memory time's factor for a very low row tile in a loop, larger for narrow rows."""
     if not _is_tiled(counts):
         return 1.0
@@ -448,12 +425,10 @@ def product_terms(
     passed = 0.0
     if machine.hardware.lx_fraction < cal.accumulator_lx_fraction:
         passed = cal.partial_sum_doubling_ns * elements * log2(shape.k_cores)
-    turning = min(1.0, counts.cores / cal.product_turnaround_cores)
-    turning *= cal.product_turnaround_ns_per_byte * min(work.rdmem_bytes, work.wrmem_bytes)
     return replace(
         terms,
         memory=read + work.wrmem_bytes / cal.stream_gbps,
-        turnaround=turning,
+        turnaround=cal.product_turnaround_ns_per_byte * min(work.rdmem_bytes, work.wrmem_bytes),
         spill=again,
         split=split_ns(shape, cal) * counts.runs,
         pt=pt,
@@ -478,8 +453,10 @@ def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: Machin
     if is_small:
         pieces = cal.interleaved_ratio * (1.0 + cal.interleaved_run / batches)
         depth = shape.k / shape.k_cores / STICK_ELEMENTS
-        rows = _rows_per_core(shape) * (batches if any(shape.interleaved[:2]) else 1.0)
-        columns = shape.n / shape.n_cores / STICK_ELEMENTS
+        rows, columns = _rows_per_core(shape), shape.n / shape.n_cores / STICK_ELEMENTS
+        if any(shape.interleaved[:2]):
+            # of two batches that alternate, each displaces the other's sticks of a column
+            rows, columns = rows * batches, max(columns, 2.0)
         again = max(1.0, min(rows / cal.accumulator_rows, columns, depth))
     row_bytes = shape.batch * shape.k * FORMATS[counts.mac_format].bits / 8
     operands = (
@@ -498,7 +475,7 @@ def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: Machin
     return max(first + second, result)
 
 
-def multicast_reads(cores: int, cal: Calibration) -> float:
+def multicast_reads(cores: int, cal: Constants) -> float:
     """Return the number of reads of an operand that ``cores`` cores share: a smooth maximum of one
     and one per ``multicast_cores``; a single core is slower.
     """
@@ -521,7 +498,7 @@ def _rows_per_core(shape: ProductShape) -> float:
     return rows * (shape.batch / shape.batch_cores if shape.shared else 1)
 
 
-def split_ns(shape: ProductShape, cal: Calibration) -> float:
+def split_ns(shape: ProductShape, cal: Constants) -> float:
     """Return the nanoseconds per run that large tiles add if many cores share an operand."""
     sides = sorted(((shape.m, shape.m_cores), (shape.n, shape.n_cores)))
     short_cores, long_cores = sides[0][1], sides[1][1]

@@ -2,52 +2,86 @@
 
 A row is a line of a CSV file with columns ``kernel``, ``shapes``, ``dtype``, ``split``, ``cores``
 and perhaps ``microseconds``; ``measured_rows.csv`` holds those that the shipped machine is fitted
-on. Tensors are in default layouts, in HBM unless the note of a row has another place.
+on, ``kernels.toml`` the operations of kernels by name. Tensors are in default layouts, in HBM
+unless the note of a row has another place.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
+
+import msgspec
 
 from spyre.codes import diagnostic_codes
+from spyre.dtypes import FORMATS
 from spyre.errors import EstimateError, Finding, JsonLocation
 from spyre.files import read_regular
 from spyre.hw.cost.divisions import candidates_of, product_counts
+from spyre.hw.cost.machine import default_machine
 from spyre.hw.counters import CostClass, Counters, OperationCounts, ProductShape
-from spyre.hw.spec import STICK_BYTES
+from spyre.hw.spec import CORES, STICK_BYTES
 
 NEEDED = ("kernel", "shapes", "dtype", "split", "cores")
-DTYPES: Mapping[str, tuple[float, str]] = {
-    **dict.fromkeys(("", "fp16", "float16", "bf16", "bfloat16", "dl16"), (2, "SEN169_FP16")),
-    **dict.fromkeys(("fp32", "float32"), (4, "IEEE_FP32")),
-    **dict.fromkeys(("fp8", "float8"), (1, "SEN143_FP8")),
-    "int8": (1, "SENINT8"),
-    "int4": (0.5, "SENINT4"),
+DTYPES: Mapping[str, str] = {
+    **dict.fromkeys(("", "fp16", "float16", "bf16", "bfloat16", "dl16"), "SEN169_FP16"),
+    **dict.fromkeys(("fp32", "float32"), "IEEE_FP32"),
+    **dict.fromkeys(("fp8", "float8"), "SEN143_FP8"),
+    "int8": "SENINT8",
+    "int4": "SENINT4",
 }
-"""Bytes of an element and the device's format, by the first word of ``dtype``."""
-MOVES = {"copy to host": "copy", "rest of device time, follows output bytes": "copy"}
-MOVES |= {"memset": "memset", "memset of the output": "memset"}
-"""Rows that are no kernels, whose time goes by the bytes: field of `Spread`."""
+"""The device's format by the first word of ``dtype``."""
+MOVES = (CostClass.COPY_OUT, CostClass.MEMSET)
+"""Classes of rows whose shapes are bytes."""
 Counts = tuple[OperationCounts, ...]
 Split = Mapping[str, int]  # cores among which the dims of a product are divided: b, m, n, k
+
+
+class RowOperation(msgspec.Struct, frozen=True):
+    """One operation of a kernel. ``hbm``, ``lx``: how many tensors of the row's size it reads and
+    writes there; ``sums``: what a reduction leaves, a stick per row, a row, or one stick.
+    """
+
+    kind: CostClass
+    hbm: tuple[int, int] = (0, 0)
+    lx: tuple[int, int] = (0, 0)
+    transcendental: bool = False
+    scalar_operand: bool = False
+    sums: Literal["", "row", "column", "all"] = ""
+
+
+Operations = tuple[RowOperation, ...]
+
+
+class _NamedKernels(msgspec.Struct):
+    names: list[str]
+    operations: Operations
+    in_lx: Operations = ()
+
+
+@cache
+def _named_kernels() -> Mapping[str, _NamedKernels]:
+    text = resources.files("spyre.hw.cost").joinpath("kernels.toml").read_text(encoding="utf-8")
+    tables = msgspec.convert(tomllib.loads(text)["kernels"], list[_NamedKernels])
+    return {name: table for table in tables for name in table.names}
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """One kernel of a file. ``cells``: the columns as written; ``line``: the first row is 1.
 
-    ``shape``: extents, the last in the stick dim; ``sizes``: of a product by name (B, M, N, K).
-    ``split``: None where the file does not say. ``us``: measured, microseconds; ``lx_fraction``:
-    None if not stated; ``tiles``: trips of a loop over rows; ``dtype``: the column's first word.
-    ``finding``: why the row cannot be used.
+    ``shape``: extents, the last in the stick dim, or bytes; ``sizes``: of a product by name (B, M,
+    N, K). ``split``: None where the file does not say. ``us``: measured, microseconds;
+    ``lx_fraction``: None if not stated; ``tiles``: trips of a loop over rows; ``dtype``: the
+    column's first word. ``finding``: why the row cannot be used.
     """
 
     cells: Mapping[str, str]
@@ -121,13 +155,15 @@ def parse_rows(text: str, file: str) -> Iterator[KernelRow]:
 
 
 def _parsed(row: KernelRow) -> KernelRow:
-    shapes = row.cells["shapes"]
+    shapes, operations = row.cells["shapes"], operations_of(row)
     sizes = {name: int(size) for name, size in re.findall(r"\b([BMNK])(\d+)\b", shapes)}
     is_product = bool({*"MNK"} & sizes.keys())
-    if not is_product and row.kernel not in MOVES and not operations_of(row):
-        row.wrong("SPY764", "kernel", f"a product (M, N, K), or one of {', '.join(_KERNELS)}, add3")
+    if not is_product and not operations:
+        known = ", ".join(_named_kernels())
+        row.wrong("SPY764", "kernel", f"a product (M, N, K), or one of {known}, add3")
     shape = tuple(map(int, re.findall(r"\d+", shapes.partition(" ")[0])))
-    fits = {*"MNK"} <= sizes.keys() if is_product else len(shape) > (row.kernel not in MOVES)
+    least = 1 if operations and operations[0].kind in MOVES else 2
+    fits = {*"MNK"} <= sizes.keys() if is_product else len(shape) >= least
     if not fits or 0 in (*shape, *sizes.values()):
         row.wrong("SPY765", "shapes", "extents such as 2048x4096, or M512 N4096 K4096")
     dtype = row.cells["dtype"].partition(" ")[0]
@@ -143,7 +179,7 @@ def _parsed(row: KernelRow) -> KernelRow:
         sizes=sizes if is_product else None,
         us=_number(row, "microseconds"),
         lx_fraction=_number(row, "lx_fraction") or (float(stated[1]) if stated else None),
-        cores=int(_number(row, "cores", 32) or 32),
+        cores=int(_number(row, "cores", CORES) or CORES),
     )
     return replace(row, split=_split(row))
 
@@ -179,7 +215,7 @@ def _split(row: KernelRow) -> Split | None:
 def counts_of(row: KernelRow) -> Iterator[tuple[Split | None, Counts]]:
     """The operations of a kernel, for every division that it may have."""
     if row.sizes is None:
-        yield None, tuple(_operation(row, *each) for each in operations_of(row))
+        yield None, tuple(_operation(row, each) for each in operations_of(row))
     elif row.split is not None:
         yield row.split, _product(row, row.sizes, row.split)
     else:
@@ -190,110 +226,69 @@ def counts_of(row: KernelRow) -> Iterator[tuple[Split | None, Counts]]:
             yield split, _product(row, row.sizes, split)
 
 
-Operation = tuple[str, str]
-"""Letters of :data:`_CLASSES`, and tensors of the row's size that it reads and writes in HBM, and
-in LX."""
-_CLASSES = {
-    "p": CostClass.POINTWISE,
-    "b": CostClass.BROADCAST,
-    "r": CostClass.ROW_REDUCTION,
-    "c": CostClass.COLUMN_REDUCTION,
-    "t": CostClass.TRANSPOSE,
-    "x": CostClass.CONCATENATION,
-}
-"""Further letters: ``e`` a function like exp, ``s`` a scalar operand, ``w`` writes its
-sums, ``a`` only one."""
-_KERNELS: Mapping[str, tuple[Operation, ...]] = {
-    **dict.fromkeys(("neg", "abs", "relu", "sqrt", "copy", "mul by 2.0"), (("p", "1100"),)),
-    "transpose_outer": (("p", "1100"),),  # sticks are copied
-    **dict.fromkeys(("exp", "log", "gelu", "silu", "sigmoid", "tanh"), (("pe", "1100"),)),
-    "add_const": (("ps", "1100"),),
-    **dict.fromkeys(("add", "sub", "mul", "div"), (("p", "2100"),)),
-    "add_indep2": (("p", "2100"), ("p", "2100")),
-    # the vector's own bytes are left out
-    **dict.fromkeys(("bcast", "bcastcol", "mulbcast", "row_add"), (("b", "1100"),)),
-    "write": (("b", "0100"),),  # the outer sum of two vectors
-    # a tensor twice, read once: along dim 0 it is written to a part of every plane of sticks
-    **dict.fromkeys(("cat0", "cat_dim0"), (("x", "1200"),)),
-    **dict.fromkeys(("cat1", "cat_dim1"), (("p", "1200"),)),
-    **dict.fromkeys(("amax", "max", "sum", "sumrow", "sum_row", "mean", "read"), (("rw", "1000"),)),
-    **dict.fromkeys(("sumcol", "sum_col"), (("cw", "1000"),)),
-    **dict.fromkeys(("sumall", "sum_all"), (("raw", "1000"),)),
-    **dict.fromkeys(("transpose", "restickify"), (("t", "1100"),)),
-    "softmax": (("r", "1000"), ("p", "1100"), ("pe", "1100"), ("r", "1000"), ("p", "1100")),
-}
-_IN_LX: Mapping[str, tuple[Operation, ...]] = {
-    "softmax": (
-        *(("p", "1001"), ("r", "0010"), ("p", "0011"), ("pe", "0011"), ("r", "0010")),
-        ("p", "0110"),
-    )
-}
-"""Operations of kernels, with intermediate tensors in HBM and in LX."""
-LX_TILE_BYTES = 1_677_721
-"""Usable bytes of a core's LX (torch-spyre, config.py); a larger tile of softmax stays in HBM."""
-
-
-def operations_of(row: KernelRow) -> tuple[Operation, ...]:
+def operations_of(row: KernelRow) -> Operations:
     """Operations of a kernel that is no product; none of an unknown one."""
     in_lx = re.search("LX planning on|production compiler|row tiles", row.note)
     name = re.sub(r"_tiles\d+$", "", row.kernel.lower())
-    chain = re.fullmatch(r"add([3-9])", name)
-    if chain and in_lx:
-        return (("p", "2001"), *(("p", "1011"),) * (int(chain[1]) - 3), ("p", "1110"))
-    if chain:
-        return (("p", "2100"),) * (int(chain[1]) - 1)
+    if chain := re.fullmatch(r"add([3-9])", name):
+        count = int(chain[1]) - 1
+        ends = ((2, 0), (0, 1)), ((1, 1), (1, 0))  # in HBM and in LX, of the first and the last
+        inner = [((1, 0), (1, 1))] * (count - 2)
+        moved = [ends[0], *inner, ends[1]] if in_lx else [((2, 1), (0, 0))] * count
+        return tuple(RowOperation(CostClass.POINTWISE, *each) for each in moved)
+    if (kernel := _named_kernels().get(name)) is None:
+        return ()
     tile_bytes = prod(row.shape) * 2 / (row.tiles * row.cores)
-    fits = in_lx and tile_bytes <= LX_TILE_BYTES
-    return (_IN_LX if fits and name in _IN_LX else _KERNELS).get(name, ())
+    fits = in_lx and tile_bytes <= default_machine().hardware.lx_planner_bytes
+    return (fits and kernel.in_lx) or kernel.operations
 
 
-def _operation(row: KernelRow, letters: str, moved: str) -> OperationCounts:
-    rows, columns, element_bytes = prod(row.shape[:-1]), row.shape[-1], DTYPES[row.dtype][0]
+def _operation(row: KernelRow, operation: RowOperation) -> OperationCounts:
+    rows, columns = prod(row.shape[:-1]), row.shape[-1]
+    is_move = operation.kind in MOVES
+    size_bytes = rows * columns * (8 if is_move else FORMATS[DTYPES[row.dtype]].bits) // 8
     names = ("rdmem_bytes", "wrmem_bytes", "lx_read_bytes", "lx_written_bytes")
-    size_bytes = int(rows * columns * element_bytes)
-    traffic = {name: int(count) * size_bytes for name, count in zip(names, moved, strict=True)}
-    if "w" in letters:  # a stick per row is left, a row of sums, or one stick
-        sums = {"rw": rows, "cw": -(-columns * 2 // STICK_BYTES)}.get(letters, 1)
-        traffic["wrmem_bytes"] = sums * STICK_BYTES
+    moved = zip(names, (*operation.hbm, *operation.lx), strict=True)
+    traffic = {name: count * size_bytes for name, count in moved}
+    if operation.sums:
+        sticks = {"row": rows, "column": -(-columns * 2 // STICK_BYTES)}.get(operation.sums, 1)
+        traffic["wrmem_bytes"] = sticks * STICK_BYTES
+    points = 0 if is_move else rows * columns
     return OperationCounts(
         name=row.kernel,
-        cost_class=_CLASSES[letters[0]],
+        cost_class=operation.kind,
         cores=row.cores,
-        counters=Counters(**traffic, element_operations=rows * columns, executions=row.tiles),
+        counters=Counters(**traffic, element_operations=points, executions=row.tiles),
         rows=rows // row.tiles,
         columns=columns,
-        transcendental="e" in letters,
-        scalar_operand="s" in letters,
-        reads=frozenset({0, 1} if moved[0] == "2" and row.sizes is None else ()),
+        transcendental=operation.transcendental,
+        scalar_operand=operation.scalar_operand,
+        reads={0: size_bytes, 1: size_bytes} if operation.hbm[0] == 2 and not row.sizes else {},
         # in a chain (add3) the result is an operand of the next one
-        writes=frozenset({0} if moved[1] == "1" and row.kernel[3:4].isdigit() else ()),
+        writes={0: size_bytes} if operation.hbm[1] == 1 and row.kernel[3:4].isdigit() else {},
     )
 
 
 def _product(row: KernelRow, sizes: Mapping[str, int], split: Split) -> Counts:
     """Return a product; before one of scaled 8-bit operands, the conversion of the first operand
     from 16 bits, and a change of its layout unless that goes over LX.
-    """
-    words = f"{row.kernel} {row.cells['dtype']}"
-    before: Counts = ()
-    if row.dtype == "fp8" and re.search("scaled|baseline|relayout", words):
-        shape = (sizes["M"] * sizes.get("B", 1), sizes["K"])
-        first = replace(row, shape=shape)
-        convert, lay_out = _operation(first, "p", "2100"), _operation(first, "t", "2200")
-        before = (convert,) if "over LX" in words else (convert, lay_out)
-    return (*before, _product_operation(row, sizes, split))
 
-
-def _product_operation(row: KernelRow, sizes: Mapping[str, int], split: Split) -> OperationCounts:
-    """The reduced dim is padded to whole sticks; every trip of a loop over rows reads the second
+    The reduced dim is padded to whole sticks; every trip of a loop over rows reads the second
     operand again. ``3d2d``: that has no batch. Batches are interleaved in the default layout; a row
     may give that of an operand (``A:batch``).
     """
-    depth, shared = -(-sizes["K"] // 64) * 64, "3d2d" in row.kernel
-    batch, m, n = sizes.get("B", 1), sizes["M"], sizes["N"]
+    words = f"{row.kernel} {row.cells['dtype']}"
+    before: Counts = ()
+    batch, m, n, depth = sizes.get("B", 1), sizes["M"], sizes["N"], -(-sizes["K"] // 64) * 64
+    if row.dtype == "fp8" and re.search("scaled|baseline|relayout", words):
+        first = replace(row, shape=(m * batch, sizes["K"]))
+        changes = [RowOperation(CostClass.POINTWISE, (2, 1))]
+        changes += [] if "over LX" in words else [RowOperation(CostClass.TRANSPOSE, (2, 2))]
+        before = tuple(_operation(first, each) for each in changes)
     a, b, c = (batch > 1 and f"{operand}:batch" not in row.kernel for operand in "ABC")
+    shared = "3d2d" in row.kernel
     names = {"b": "batch_cores", "m": "m_cores", "n": "n_cores", "k": "k_cores"}
     cores: dict[str, Any] = {names[dim]: count for dim, count in split.items()}
     shape = ProductShape(m=m // row.tiles, k=depth, n=n, batch=batch, shared=shared, **cores)
     shape = replace(shape, interleaved=(a, b and not shared, c))
-    return product_counts(shape, DTYPES[row.dtype][1], row.kernel, row.tiles)
+    return (*before, product_counts(shape, DTYPES[row.dtype], row.kernel, row.tiles))

@@ -92,6 +92,10 @@ class CostClass(StrEnum):
     """Another dim becomes the stick dim (restickify)."""
     CONCATENATION = "concatenation"
     """A copy into a part of a larger tensor that is not one range of it."""
+    COPY_OUT = "copy"
+    """A copy from HBM to the host, as the DMA engine makes it."""
+    MEMSET = "memset"
+    """Device memory is set to one value."""
     MATMUL = "matmul"
     """Runs on the pt array, with :attr:`OperationCounts.product`."""
 
@@ -132,8 +136,8 @@ class OperationCounts:
 
     ``rows``: steps outside of the stick dim of one run, all cores together; ``columns``:
     elements of the stick dim of one run, divided among ``column_cores``. ``scalar_operand``: an
-    operand is one number for all elements. ``reads``, ``writes``: first addresses of its operands
-    and results in HBM.
+    operand is one number for all elements. ``reads``, ``writes``: bytes over the memory interface
+    of its operands and results in HBM, in their order, by first address.
     """
 
     name: str
@@ -149,8 +153,8 @@ class OperationCounts:
     column_cores: int = 1
     scalar_operand: bool = False
     product: ProductShape | None = None
-    reads: frozenset[int] = field(default=frozenset(), compare=False)
-    writes: frozenset[int] = field(default=frozenset(), compare=False)
+    reads: Mapping[int, int] = field(default_factory=dict, compare=False)
+    writes: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     @property
     def runs(self) -> int:

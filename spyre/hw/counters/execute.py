@@ -165,13 +165,24 @@ def _parts_together(runs: Sequence[LinkedPart]) -> Iterator[tuple[list[LinkedPar
 
 
 def memory_bytes(runs: Sequence[LinkedPart]) -> tuple[int, int]:
-    """HBM bytes read and written by one execution (parts: ``runs``), a stick once per operand."""
-    size_bytes = [0, 0]
-    for operand, tensor in enumerate(runs[0].plan.op.tensors):
+    """Bytes read and written in HBM by one execution, a stick once per operand.
+
+    ``runs``: the parts of the execution.
+    """
+    read, written = (sum(moved.values()) for moved in interface_bytes(runs))
+    return read, written
+
+
+def interface_bytes(runs: Sequence[LinkedPart]) -> tuple[dict[int, int], dict[int, int]]:
+    """The same by operand in HBM, with its first address: of those read, and of those written."""
+    moved: tuple[dict[int, int], dict[int, int]] = {}, {}
+    op, starts = runs[0].plan.op, runs[0].bases[0].tolist()
+    for operand, tensor in enumerate(op.tensors):
         if tensor.component is Component.HBM:
-            is_output = tensor in runs[0].plan.op.outputs
-            size_bytes[is_output] += operand_sticks(runs, operand) * STICK_BYTES
-    return size_bytes[0], size_bytes[1]
+            size_bytes = operand_sticks(runs, operand) * STICK_BYTES
+            by_start = moved[tensor in op.outputs]
+            by_start[starts[operand]] = by_start.get(starts[operand], 0) + size_bytes
+    return moved
 
 
 def operand_sticks(runs: Sequence[LinkedPart], operand: int) -> int:
@@ -236,7 +247,9 @@ def _stick_numbers(run: LinkedPart, operand: int) -> Int64Array:
 
 
 def _ring_traffic(run: LinkedPart) -> tuple[int, int]:
-    """Bytes, and bytes times links, of partial sums and operands in scratchpads of other cores."""
+    """Bytes, and bytes times links, of one execution: partial sums, and operands in the scratchpads
+    of other cores.
+    """
     groups = _reducing(run)
     sum_bytes = _sum_bytes(run) if groups else 0
     moved = sum_bytes * sum(len(cores) - 1 for cores in groups)
@@ -276,7 +289,8 @@ def _gaps(cores: Int64Array) -> Int64Array:
     """Links from each core, in order of their numbers, to the next one around the ring."""
     # The ring closes: the last gap is the one from the highest core to the lowest.
     around = np.sort(cores)
-    return np.diff(around, append=around[0] + CORES)
+    gaps: Int64Array = np.diff(around, append=around[0] + CORES)
+    return gaps
 
 
 def _in_scratchpads(run: LinkedPart) -> Iterator[tuple[TensorAccess, Int64Array]]:
@@ -335,8 +349,7 @@ def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
     product = _executed(product_of(op), counters) if kind is CostClass.MATMUL else None
     points = (counters.multiply_adds + counters.element_operations) // counters.executions
     columns = max(op.extents.get(_stick_dim(op), 1), 1) if product is None else product.n
-    places = zip(plan.op.tensors, runs[0].bases[0].tolist(), strict=True)
-    starts = {t.index: start for t, start in places if t.component is Component.HBM}
+    moved = interface_bytes(runs)
     inner = columns if product is None else columns * product.k
     return OperationCounts(
         name=op.name,
@@ -352,8 +365,8 @@ def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
         column_cores=op.slices.get(_stick_dim(op), 1) if product is None else product.n_cores,
         scalar_operand=_has_scalar(op) and kind is CostClass.POINTWISE,
         product=product,
-        reads=frozenset(starts[t.index] for t in op.inputs if t.index in starts),
-        writes=frozenset(starts[t.index] for t in op.outputs if t.index in starts),
+        reads={start: size * counters.executions for start, size in moved[0].items()},
+        writes={start: size * counters.executions for start, size in moved[1].items()},
     )
 
 

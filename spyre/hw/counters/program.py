@@ -13,7 +13,7 @@ from the lowest to the highest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -154,38 +154,33 @@ class LaunchCounts:
     """
 
     def __init__(self, launched: Iterable[ProgramView] = ()) -> None:
-        self._launches: dict[int, int] = {}
-        """Launches by id of the view, which ``_views`` keeps alive, so that ids are not reused."""
-        self._views: dict[int, ProgramView] = {}
+        self._counted: dict[int, tuple[ProgramView, int]] = {}
+        """Views, which stay alive so that their ids are not reused, and launches of each."""
         for view in launched:
             self.note(view)
 
     def note(self, view: ProgramView, launches: int = 1) -> None:
         """Add ``launches`` of a program."""
-        key = id(view)
-        if key in self._launches:
-            self._launches[key] += launches
-        else:
-            self._launches[key] = launches
-            self._views[key] = view
+        _, before = self._counted.get(id(view), (view, 0))
+        self._counted[id(view)] = view, before + launches
 
     @property
     def launches(self) -> int:
         """Number of launches."""
-        return sum(self._launches.values())
+        return sum(count for _, count in self._counted.values())
 
     @property
     def counters(self) -> Counters:
         """The work of all of them."""
-        work = (s.counters.times(count) for view, count in self._counted() for s in view.statements)
+        counted = self._counted.values()
+        work = (s.counters.times(count) for view, count in counted for s in view.statements)
         return reduce(add, work, Counters())
 
     @property
     def operations(self) -> tuple[OperationCounts, ...]:
         """Operations of all launches, program by program, for the cost models."""
-        return tuple(
-            counts for view, count in self._counted() for counts in operation_counts(view) * count
-        )
+        counted = self._counted.values()
+        return tuple(each for view, count in counted for each in operation_counts(view) * count)
 
     @property
     def executes(self) -> int:
@@ -205,16 +200,12 @@ class LaunchCounts:
     @property
     def lx_high_water_bytes(self) -> int:
         """End of the highest range of a scratchpad that any of them touches."""
-        return max((view.lx_accesses.highest for view in self._views.values()), default=0)
+        return max((view.lx_accesses.highest for view, _ in self._counted.values()), default=0)
 
     @property
     def lx_peak_bytes(self) -> int:
         """Most bytes of a scratchpad alive in one of them."""
-        return max(map(lx_peak_bytes, self._views.values()), default=0)
-
-    def _counted(self) -> Iterator[tuple[ProgramView, int]]:
-        for key, view in self._views.items():
-            yield view, self._launches[key]
+        return max((lx_peak_bytes(view) for view, _ in self._counted.values()), default=0)
 
 
 def operation_counts(view: ProgramView) -> tuple[OperationCounts, ...]:

@@ -131,6 +131,7 @@ def totals_object(profile: Profile) -> Object:
         "copied_in_ns": profile.copied_ns(TaskKind.COPY_IN),
         "copied_out_bytes": profile.copied_bytes(TaskKind.COPY_OUT),
         "copied_out_ns": profile.copied_ns(TaskKind.COPY_OUT),
+        "copied_out_spread": profile.copy_out_spread,
         "makespan_ns": profile.makespan_ns,
         "busy_ns": {str(r): profile.timeline.busy_ns(r) for r in Resource},
         "core_busy_ns": profile.per_core.busy_ns.tolist(),
@@ -191,8 +192,10 @@ def read_kept_run(path: Path) -> Object:
     if not isinstance(profile, dict) or profile.get("form") != FORM:
         raise _no_kept_run(path, "an object without such a profile")
     try:
-        msgspec.convert(profile, _KeptProfile)
-    except msgspec.ValidationError as error:
+        totals = msgspec.convert(profile, _KeptProfile).totals
+        for _, total, _ in QUANTITIES:
+            msgspec.convert(total(totals), float)
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
         raise _no_kept_run(path, str(error)) from error
     return profile
 
@@ -206,26 +209,7 @@ class _KeptProfile(msgspec.Struct):
     """The fields of `profile_object` that a comparison reads."""
 
     executes: list[_KeptExecute]
-    totals: _KeptTotals
-
-
-class _KeptTotals(msgspec.Struct):
-    makespan_ns: float
-    compute_ns: float
-    launch_ns: float
-    rdmem_bytes: float
-    wrmem_bytes: float
-    lx_read_bytes: float
-    lx_written_bytes: float
-    lx_peak_bytes: float
-    hbm_peak_bytes: float | None
-    imbalance: float | None
-    ring_bytes: float
-    copied_in_bytes: float
-    copied_out_bytes: float
-    launches: float
-    executes: float
-    executions: float
+    totals: dict[str, Any]
 
 
 def _no_kept_run(path: Path, found: str) -> ProfileError:

@@ -7,7 +7,7 @@ take the same time. Programs are read only through
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
@@ -208,17 +208,20 @@ class KernelProfile:
     @property
     def bound(self) -> str:
         """The bound with the largest time; `LAUNCH` if launching takes longer than computing."""
-        if self.launch_ns >= self.one_ns:
-            return LAUNCH
-        times: dict[str, float] = {}
-        for execute in self.executes:
-            times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
-        return max(times, key=lambda bound: times[bound], default=LAUNCH)
+        return LAUNCH if self.launch_ns >= self.one_ns else longest_bound([self], 0.0)
 
     @property
     def lx_peak_bytes(self) -> int:
         """Most bytes of a core's scratchpad alive at once."""
         return int(self.lx_live_bytes.max(initial=0))
+
+
+def longest_bound(kernels: Sequence[KernelProfile], launch_ns: float) -> str:
+    """Return the bound with the largest time, or `LAUNCH` if ``launch_ns`` is no less."""
+    times: dict[str, float] = {LAUNCH: launch_ns}
+    for execute in (e for kernel in kernels for e in kernel.executes):
+        times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
+    return str(max(times, key=times.__getitem__))
 
 
 def profile_kernel(

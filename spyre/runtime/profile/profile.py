@@ -27,10 +27,10 @@ from spyre.hw.cost import (
     Task,
     TaskKind,
     Timeline,
+    copy_out_ns,
     default_machine,
     load_machine,
     simulate,
-    size_us,
 )
 from spyre.hw.counters import UNLABELLED, Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
@@ -343,6 +343,11 @@ class Profile:
         return sum(task.duration_ns for task in self.timeline.tasks if task.kind is kind)
 
     @property
+    def copy_out_spread(self) -> float | None:
+        """Error of the time of copies to the host, relative; None for the ideal model."""
+        return self.machine.spread["copy"] if self.cost_model == "calibrated" else None
+
+    @property
     def lx_peak_bytes(self) -> int:
         """Most bytes of a core's scratchpad in use at once in a launch."""
         return max((kernel.lx_peak_bytes for kernel in self.kernels), default=0)
@@ -515,8 +520,7 @@ def _tasks(
     elif activity.collective is not None:
         yield from _exchanges(activity.collective, stream, after, machine, number)
     elif activity.kind is TaskKind.COPY_OUT and model == "calibrated":
-        time_us = size_us(machine.calibration.copy_out_us, activity.size_bytes)
-        yield Task(activity.kind, time_us * 1000.0, stream, after)
+        yield Task(activity.kind, copy_out_ns(activity.size_bytes, machine), stream, after)
     else:
         yield Task(activity.kind, activity.size_bytes / hw.pcie_gbps, stream, after)
 

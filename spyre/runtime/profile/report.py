@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import starmap
+from operator import add
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre import __version__
-from spyre.hw.cost import CAVEAT, Bound
+from spyre.hw.cost import CAVEAT, TERMS_OF, Bound
 from spyre.runtime.drawing import (
     Column,
     Markup,
@@ -228,29 +230,19 @@ def _execute_bottlenecks(profile: Profile) -> Iterator[Bottleneck]:
 
 
 def _why(profile: Profile, executes: list[ExecuteProfile]) -> str:
-    first = executes[0]
-    time_ns = sum(execute.total_ns for execute in executes) or 1.0
-    counters = [execute.counters for execute in executes]
-    if first.bound is Bound.MEMORY:
-        moved = sum(each.memory_bytes for each in counters)
-        peak = moved / time_ns / profile.machine.hardware.hbm_peak_gbps
-        return (
-            f"waits for HBM: {format_bytes(moved)}, {moved / time_ns:.3g} GB/s, {peak:.0%} of peak"
-        )
-    if first.bound is Bound.RING:
-        sent = sum(each.ring_bytes for each in counters)
-        return f"waits for the ring between the cores: {format_bytes(sent)}"
-    if first.bound is Bound.RUNS:
-        runs = sum(each.executions for each in counters)
-        return f"begins {runs:,} runs, each over little work"
-    if first.bound is Bound.PT:
-        done = sum(each.multiply_adds for each in counters)
-        return f"computes products: {format_count(done)} multiply-adds"
-    if first.bound is Bound.LX:
-        moved = sum(each.lx_bytes for each in counters)
-        return f"waits for the scratchpads: {format_bytes(moved)}"
-    done = sum(each.element_operations for each in counters)
-    return f"computes on the vector units: {format_count(done)} element operations"
+    work = reduce(add, (execute.counters for execute in executes))
+    rate = work.memory_bytes / (sum(execute.total_ns for execute in executes) or 1.0)
+    peak = rate / profile.machine.hardware.hbm_peak_gbps
+    moved, lx, ring = map(format_bytes, (work.memory_bytes, work.lx_bytes, work.ring_bytes))
+    return {
+        Bound.MEMORY: f"waits for HBM: {moved}, {rate:.3g} GB/s, {peak:.0%} of peak",
+        Bound.RING: f"waits for the ring between the cores: {ring}",
+        Bound.RUNS: f"begins {work.executions:,} runs, each over little work",
+        Bound.PT: f"computes products: {format_count(work.multiply_adds)} multiply-adds",
+        Bound.LX: f"waits for the scratchpads: {lx}",
+        Bound.SFU: f"computes on the vector units: {format_count(work.element_operations)} element "
+        "operations",
+    }[executes[0].bound]
 
 
 def _helps(profile: Profile, execute: ExecuteProfile) -> Iterator[str]:
@@ -280,17 +272,9 @@ def _helps(profile: Profile, execute: ExecuteProfile) -> Iterator[str]:
 def _saved(execute: ExecuteProfile) -> float:
     """Return the time, in ns, that all launches would save without the term it is bound by."""
     terms = execute.time.terms
-    without = {
-        Bound.MEMORY: replace(terms, memory=0.0, turnaround=0.0, tile=0.0, spill=0.0),
-        Bound.PT: replace(terms, pt=0.0, split=0.0),
-        Bound.SFU: replace(terms, sfu=0.0),
-        Bound.LX: replace(terms, lx=0.0),
-        Bound.RING: replace(terms, ring=0.0),
-        Bound.RUNS: replace(terms, runs=0.0),
-    }[execute.bound]
     # Without the largest term, the terms that overlapped with it are no longer hidden.
-    left_ns = sum(replace(without, overlap=0.0).values)
-    return max(terms.total - left_ns, 0.0) * execute.launches
+    without = replace(terms, overlap=0.0, **dict.fromkeys(TERMS_OF[execute.bound], 0.0))
+    return max(terms.total - without.total, 0.0) * execute.launches
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from pathlib import Path
 from textwrap import shorten
 
 from spyre.errors import ProfileError
-from spyre.hw.cost import Bound, ideal_pt_ns, sfu_ns
-from spyre.hw.counters import CostClass, Counters, OperationCounts
+from spyre.hw.cost import Bound
+from spyre.hw.counters import OperationCounts
 from spyre.runtime.drawing import (
     Frame,
     Markup,
@@ -106,30 +106,16 @@ def _roofs(profile: Profile) -> tuple[RooflineRoof, ...]:
     machine = profile.machine
     hw = machine.hardware
     formats = {e.counts.mac_format for _, e in profile.executes if e.counters.multiply_adds}
-    roofs = [
+    measured_gbps = machine.calibration.stream_gbps
+    return (
         RooflineRoof(f"HBM peak, {hw.hbm_peak_gbps:g} GB/s", gbps=hw.hbm_peak_gbps),
-        RooflineRoof(
-            f"HBM as measured, {machine.calibration.stream_gbps:g} GB/s",
-            gbps=machine.calibration.stream_gbps,
+        RooflineRoof(f"HBM as measured, {measured_gbps:g} GB/s", gbps=measured_gbps),
+        RooflineRoof("vector units", rate=hw.cores * hw.sfu_per_ns),
+        *(
+            RooflineRoof(f"pt arrays, {each}", rate=hw.cores * hw.pt_per_ns(each))
+            for each in sorted(formats) or ["SEN169_FP16"]
         ),
-    ]
-    one = OperationCounts(
-        name="",
-        cost_class=CostClass.POINTWISE,
-        cores=hw.cores,
-        counters=Counters(element_operations=1),
     )
-    roofs.append(RooflineRoof("vector units", rate=1.0 / sfu_ns(one, hw)))
-    for data_format in sorted(formats) or ["SEN169_FP16"]:
-        mac = OperationCounts(
-            name="",
-            cost_class=CostClass.MATMUL,
-            cores=hw.cores,
-            counters=Counters(multiply_adds=1),
-            mac_format=data_format,
-        )
-        roofs.append(RooflineRoof(f"pt arrays, {data_format}", rate=1.0 / ideal_pt_ns(mac, hw)))
-    return tuple(roofs)
 
 
 def _decades(values: list[float]) -> tuple[float, float]:

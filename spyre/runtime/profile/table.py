@@ -28,6 +28,7 @@ from spyre.runtime.profile.kernels import (
     ExecuteProfile,
     KernelProfile,
     balance_of,
+    longest_bound,
 )
 from spyre.runtime.profile.profile import HbmOccupancy, Profile
 from spyre.runtime.trace import region_name
@@ -169,23 +170,16 @@ def total_row(profile: Profile) -> ProfileRow:
     """Return the row of all executes together."""
     executes = [execute for _, execute in profile.executes]
     row = _profile_row(profile, "", "", executes)
-    return replace(row, op="all executes", shape="", bound=_longest(profile.kernels))
-
-
-def _longest(kernels: Sequence[KernelProfile]) -> str:
-    """Return the bound, or "launch", with the largest total time."""
-    times: dict[str, float] = {"launch": sum(k.launch_ns * k.launches for k in kernels)}
-    for execute in (e for k in kernels for e in k.executes):
-        times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
-    return str(max(times, key=lambda bound: times[bound]))
+    launch_ns = sum(kernel.launch_ns * kernel.launches for kernel in profile.kernels)
+    bound = longest_bound(profile.kernels, launch_ns)
+    return replace(row, op="all executes", shape="", bound=bound)
 
 
 def _mac_roof(profile: Profile, executes: Iterable[ExecuteProfile]) -> float:
     """Return the highest peak of the formats that products have, multiply-adds per nanosecond."""
     hw = profile.machine.hardware
     formats = {e.counts.mac_format for e in executes if e.counters.multiply_adds}
-    speed = max((hw.format_speed(data_format) for data_format in formats), default=0.0)
-    return hw.pt_macs_per_cycle * hw.clock_ghz * speed * hw.cores
+    return hw.cores * max(map(hw.pt_per_ns, formats), default=0.0)
 
 
 # --- lines of the user's program ---------------------------------------------------------------
@@ -356,10 +350,12 @@ def _of_roof(achieved: float, roof: float) -> str:
 def summary_lines(profile: Profile) -> list[str]:
     """Return the lines below the table: launches, copies, LX, HBM, the timeline, the machine."""
     count = len(profile.launches)
+    spread = f" (±{profile.copy_out_spread:.0%})" if profile.copy_out_spread else ""
+    copies = (TaskKind.COPY_IN, "to the card", ""), (TaskKind.COPY_OUT, "to the host", spread)
     moved = [
         f"{format_bytes(profile.copied_bytes(kind))} {where} in "
-        f"{time_text(profile.copied_ns(kind))}"
-        for kind, where in ((TaskKind.COPY_IN, "to the card"), (TaskKind.COPY_OUT, "to the host"))
+        f"{time_text(profile.copied_ns(kind))}{error}"
+        for kind, where, error in copies
         if profile.copied_bytes(kind)
     ]
     hw = profile.machine.hardware

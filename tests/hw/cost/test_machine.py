@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+import spyre
 from spyre.errors import MachineError
 from spyre.hw import spec
-from spyre.hw.cost.machine import GROUPS, KINDS, default_machine, load_machine, machine_text
+from spyre.hw.cost.machine import (
+    KINDS,
+    Hardware,
+    default_machine,
+    load_machine,
+    machine_text,
+)
 
 CORES = '[hardware.cores]\nvalue = 16\nunit = "cores"\nkind = "guessed"\nsource = "half a card"\n'
 SHARE = (
-    "[calibration.pointwise_core_share]\nvalue = {}\n"
+    "[core_share.pointwise]\nvalue = {}\n"
     'unit = "cores, ratio"\nkind = "guessed"\nsource = "a test"\n'
 )
 
@@ -26,13 +34,33 @@ def write(directory: Path, text: str) -> Path:
 
 def test_every_constant_has_value_unit_kind_and_source():
     machine = default_machine()
-    names = {f"{group}.{field.name}" for group, owner in GROUPS.items() for field in fields(owner)}
-    assert set(machine.constants) == names
     for name, constant in machine.constants.items():
         assert constant.value is not None, name
         assert constant.unit, name
         assert constant.kind in KINDS, name
         assert len(constant.source) > 3, name
+
+
+def test_models_use_all_constants_and_no_others():
+    used = set()
+    for path in Path(spyre.__file__).parent.rglob("*.py"):
+        found = re.findall(r"\b(cal|hw|hardware|calibration|self)\.(\w+)", path.read_text())
+        used |= {
+            ("calibration" if a in ("cal", "calibration") else "hardware", b) for a, b in found
+        }
+    for name in default_machine().constants:
+        group, _, key = name.partition(".")
+        if group in ("hardware", "calibration"):
+            assert (group, key) in used, name
+    models = (Path(spyre.__file__).parent / "hw/cost/models.py").read_text()
+    for owner, key in re.findall(r"(?<!\.)\b(cal|hw)\.(\w+)", models):
+        group = {"cal": "calibration", "hw": "hardware"}[owner]
+        assert f"{group}.{key}" in default_machine().constants or hasattr(Hardware, key), key
+
+
+def test_constants_cannot_be_changed():
+    with pytest.raises(AttributeError, match="clock_ghz"):
+        default_machine().hardware.clock_ghz = 2.0
 
 
 def test_the_card_is_the_simulated_one():
@@ -95,12 +123,16 @@ WRONG = {
     ),
     "no table": ("hardware = 3\n", "SPY762", "$.hardware"),
     "no constant": ("[hardware]\ncores = 3\n", "SPY762", "$.hardware.cores"),
-    "no points": (SHARE.format("3"), "SPY762", "$.calibration.pointwise_core_share.value"),
-    "short point": (SHARE.format("[[1]]"), "SPY762", "$.calibration.pointwise_core_share.value"),
+    "no points": (SHARE.format("3"), "SPY762", "$.core_share.pointwise.value"),
+    "short point": (
+        SHARE.format("[[1]]"),
+        "SPY762",
+        "$.core_share.pointwise.value[0]",
+    ),
     "falling": (
         SHARE.format("[[2, 1], [1, 1]]"),
         "SPY762",
-        "$.calibration.pointwise_core_share.value",
+        "$.core_share.pointwise.value",
     ),
 }
 
@@ -148,4 +180,4 @@ def test_a_written_machine_reads_as_itself(tmp_path: Path):
 
 def test_points(tmp_path: Path):
     machine = load_machine(write(tmp_path, SHARE.format("[[1, 0.5], [32, 1]]")))
-    assert machine.calibration.pointwise_core_share == ((1.0, 0.5), (32.0, 1.0))
+    assert machine.core_share["pointwise"] == ((1.0, 0.5), (32.0, 1.0))

@@ -12,13 +12,13 @@ from spyre.hw.cost.models import (
     MODELS,
     Bound,
     Terms,
+    copy_out_ns,
+    core_share,
     high_tile_factor,
     ideal,
-    interpolated,
     kernel_ns,
     low_tile_factor,
     multicast_reads,
-    size_us,
     valley_factor,
 )
 from spyre.hw.counters.counts import CostClass, Counters, OperationCounts, ProductShape
@@ -47,6 +47,8 @@ MM = OperationCounts(
     product=ProductShape(m=2048, k=2048, n=2048, m_cores=4, n_cores=8),
 )
 
+BY_SIZE = (CostClass.CONCATENATION, CostClass.COPY_OUT, CostClass.MEMSET)
+"""Classes whose time does not depend on the cores."""
 sizes = st.integers(0, 1 << 36)
 
 
@@ -96,7 +98,7 @@ def counts(draw: st.DrawFn) -> OperationCounts:
 @given(operations=st.lists(counts(), max_size=4))
 def test_times_are_sums_of_their_terms(model, operations):
     found = kernel_ns(operations, MACHINE, model)
-    assert found.model == model
+    assert found.name == model
     assert found.total_ns == pytest.approx(sum(o.total_ns for o in found.operations))
     for operation in found.operations:
         assert all(v >= 0 for v in operation.terms.values[:-1])
@@ -162,7 +164,7 @@ def test_reading_again_is_cheaper():
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 16, 24])
-@pytest.mark.parametrize("kind", [k for k in CostClass if k is not CostClass.CONCATENATION])
+@pytest.mark.parametrize("kind", [k for k in CostClass if k not in BY_SIZE])
 def test_few_cores_cannot_take_all_bandwidth(kind: CostClass, cores: int):
     """But one core gets more than its share of it, except where arithmetic limits it."""
     whole = replace(NEG, cost_class=kind, product=None)
@@ -175,22 +177,34 @@ def test_few_cores_cannot_take_all_bandwidth(kind: CostClass, cores: int):
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [(0, 0.5), (1, 0.5), (3, 0.75), (5, 1), (18.5, 0.5), (32, 0), (48, 0)]
+    ("x", "y"), [(0, 0.5), (1, 0.5), (3, 0.75), (5, 1), (14, 2 / 3), (32, 0), (48, 0)]
 )
-def test_values_lie_between_points(x: float, y: float):
-    assert interpolated(((1, 0.5), (5, 1), (32, 0)), x) == pytest.approx(y)
+def test_shares_lie_between_points(x: int, y: float):
+    points = ((1, 0.5), (5, 1), (32, 0))
+    machine = MACHINE.with_values({"core_share.pointwise": points})
+    assert core_share(replace(NEG, cores=x), machine) == pytest.approx(y)
+    assert core_share(replace(MM, cores=x), machine) == 1
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "us"), [(1, 10), (100, 10), (1000, 100), (10_000, 1000), (20_000, 2000)]
-)
-def test_times_by_size(size_bytes: float, us: float):
-    """Powers between the points, proportional beyond them."""
-    assert size_us(((100, 10), (10_000, 1000)), size_bytes) == pytest.approx(us)
+def test_copies_have_a_latency_and_two_rates():
+    """The link's, and for sizes beyond the host's caches the one of its memory."""
+    cal, link = MACHINE.calibration, MACHINE.hardware.pcie_gbps
+    times = [copy_out_ns(size, MACHINE) for size in (1, MIB, 1 << 30, 1 << 31)]
+    assert times[0] == pytest.approx(1e3 * cal.copy_latency_us, rel=1e-3)
+    assert MIB / link < times[1] - times[0] < 1.5 * MIB / link
+    slow = (times[3] - times[2]) / (1 << 30)
+    assert slow == pytest.approx(1 / link + 1 / cal.copy_missed_gbps)
+    assert copy_out_ns(4 * MIB, MACHINE) == pytest.approx(390e3, rel=0.05)
 
 
-def test_copies_have_the_measured_times():
-    assert size_us(MACHINE.calibration.copy_out_us, 4 * MIB) == pytest.approx(390)
+def test_a_memset_has_a_latency_and_a_rate():
+    small, large = (
+        replace(doing(NEG, rdmem_bytes=0, wrmem_bytes=size), cost_class=CostClass.MEMSET)
+        for size in (4 * MIB, 512 * MIB)
+    )
+    assert kernel_ns([small], MACHINE).total_ns == pytest.approx(80e3, rel=0.1)
+    assert kernel_ns([large], MACHINE).total_ns == pytest.approx(6e6, rel=0.1)
+    assert kernel_ns([large], MACHINE).spread == MACHINE.spread["memset"]
 
 
 def product(counts: OperationCounts = MM, lx_fraction: float = 0.2, **shape: object) -> Terms:
@@ -259,16 +273,16 @@ def test_formats_of_8_bits_are_twice_as_fast():
 
 def test_an_operand_that_was_just_written():
     """Only beside another one: a function of the last result costs nothing more."""
-    first = replace(NEG, reads=frozenset({1, 2}), writes=frozenset({3}))
-    second = replace(NEG, reads=frozenset({3, 4}), writes=frozenset({5}))
-    plain = kernel_ns([first, replace(second, reads=frozenset({4, 6}))], MACHINE)
+    first = replace(NEG, reads={1: MIB, 2: MIB}, writes={3: MIB})
+    second = replace(NEG, reads={3: MIB, 4: MIB}, writes={5: MIB})
+    plain = kernel_ns([first, replace(second, reads={4: MIB, 6: MIB})], MACHINE)
     after = kernel_ns([first, second], MACHINE)
     assert plain.terms.dependent == 0
     assert after.total_ns - plain.total_ns == pytest.approx(after.terms.dependent)
     assert after.terms.dependent == pytest.approx(
         MACHINE.calibration.dependent_ratio * after.operations[0].total_ns
     )
-    assert kernel_ns([first, replace(second, reads=frozenset({3}))], MACHINE).terms.dependent == 0
+    assert kernel_ns([first, replace(second, reads={3: MIB})], MACHINE).terms.dependent == 0
 
 
 @pytest.mark.parametrize(
@@ -295,7 +309,7 @@ CLASSES = {
 @pytest.mark.parametrize("name", CLASSES)
 def test_times_carry_the_error_of_their_class(name: str):
     found = kernel_ns([CLASSES[name]], MACHINE)
-    assert found.spread == pytest.approx(getattr(MACHINE.spread, name))
+    assert found.spread == pytest.approx(MACHINE.spread[name])
     assert kernel_ns([CLASSES[name]], MACHINE, "ideal").spread is None
 
 

@@ -87,6 +87,15 @@ def test_cards_share_linears_and_exchange_sums():
     assert 3 < ratio < 4.5
 
 
+def test_names_of_other_families(tmp_path: Path):
+    """Experts of Qwen3-MoE have their own width; GPT-2 has other names, and wide MLPs."""
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768}
+    moe = decoder_shape(configuration(tmp_path, model_type="qwen3_moe", **experts))
+    assert (moe.inner, moe.num_local_experts) == (768, 8)
+    gpt2 = decoder_shape("gpt2")
+    assert (gpt2.hidden_size, gpt2.inner, gpt2.num_key_value_heads) == (768, 3072, 12)
+
+
 def test_another_machine():
     half = default_machine().with_values({"calibration.product_gbps": 78.0})
     assert estimate_model("gpt2", machine=half).token.us > 1.2 * estimate_model("gpt2").token.us
@@ -95,11 +104,11 @@ def test_another_machine():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"model_type": "whisper"}, "model_type: one of granite"),
-        ({"model_type": None}, "model_type: one of granite"),
-        ({"vocab_size": None}, "vocab_size: a number above 0"),
-        ({"hidden_size": "wide"}, "hidden_size: a number above 0"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers: a number above 0"),
+        ({"model_type": "whisper"}, "model_type: granite or llama"),
+        ({"model_type": None}, "the file: a key model_type"),
+        ({"vocab_size": None}, "the file: a key vocab_size"),
+        ({"hidden_size": "wide"}, "hidden_size: int"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: int >= 1"),
     ],
 )
 def test_configurations_that_lack_something(tmp_path: Path, changes, expected):

@@ -11,7 +11,7 @@ import pytest
 import spyre
 from spyre.errors import MachineError
 from spyre.hw.cost.machine import default_machine
-from spyre.hw.cost.models import kernel_ns, size_us
+from spyre.hw.cost.models import copy_out_ns, kernel_ns
 from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.program import operation_counts
@@ -64,9 +64,7 @@ def test_copies_and_launches(matmul):
     ]
     assert found.copied_bytes(TaskKind.COPY_IN) == (1024 * 256 + 256 * 128) * 2
     machine = default_machine()
-    assert found.copied_ns(TaskKind.COPY_OUT) == pytest.approx(
-        1e3 * size_us(machine.calibration.copy_out_us, 1024 * 128 * 2)
-    )
+    assert found.copied_ns(TaskKind.COPY_OUT) == pytest.approx(copy_out_ns(1024 * 128 * 2, machine))
     limit = spyre.profile(matmul, model="ideal")
     assert limit.copied_ns(TaskKind.COPY_OUT) == pytest.approx(
         1024 * 128 * 2 / machine.hardware.pcie_gbps
