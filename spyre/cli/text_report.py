@@ -184,7 +184,8 @@ def print_run(compared: ComparedRun) -> None:
         print_warnings([f for f in result.findings if f not in known], options.verbose)
         if options.verbose:
             _print_arguments(result)
-        print_table(make_table(rows_of(result.executes, options.verbose)))
+        if options.verbose or not options.profile:  # a profile has a row per execute, too
+            print_table(make_table(rows_of(result.executes, options.verbose)))
         if result.interpreted:
             print(
                 "interpreted while kernels are compiled: host times are not those of later runs\n"

@@ -39,7 +39,7 @@ from spyre.runtime.profile.charts import (
     used_regions,
 )
 from spyre.runtime.profile.collectives import COLLECTIVE_COLUMNS, collective_rows
-from spyre.runtime.profile.kernels import ExecuteProfile, KernelProfile
+from spyre.runtime.profile.kernels import PART, ExecuteProfile, KernelProfile
 from spyre.runtime.profile.profile import Profile
 from spyre.runtime.profile.roofline import (
     EXPLANATION,
@@ -144,8 +144,6 @@ def balance_text(profile: Profile) -> str:
 MOST = 5
 _UNEVEN = 1.2
 """Work of the busiest core over the mean, above which another division of the work is advised."""
-_PART = 0.1
-"""Part of an execute's time above which a term of the cost model is named."""
 
 
 @dataclass(frozen=True)
@@ -263,9 +261,9 @@ def _helps(profile: Profile, execute: ExecuteProfile) -> Iterator[str]:
     if most > _UNEVEN:
         yield f"divide it evenly: the busiest core does {most:.2g} times the mean"
     terms, total = execute.time.terms, execute.time.total_ns or 1.0
-    if terms.tile > _PART * total:
+    if terms.tile > PART * total:
         yield "tiles of another height: rows of this one are read in short pieces"
-    if terms.spill > _PART * total:
+    if terms.spill > PART * total:
         yield "another division or layout of the product: its operands are read again"
     in_lx = "more of its" if execute.counters.lx_bytes else "its"
     yield {
