@@ -48,7 +48,8 @@ def test_steps_of_tiles(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
 def test_modelled_times(capfd: pytest.CaptureFixture[str]):
     programs = [str(EXAMPLES / name) for name in ("softmax", "add_loop")]
     assert main(["diff", *programs]) == 1
-    assert "modelled time without launching: 2.26 µs in A, 9.59 µs in B (+3" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "modelled time without launching: 2.26 µs in A, 9.59 µs in B (+3" in shown
     assert main(["diff", *programs, "--json"]) == 1
     found = json.loads(capfd.readouterr().out)
     a_ns = sum(each["modelled_ns"]["a"] or 0.0 for each in found["differences"])
