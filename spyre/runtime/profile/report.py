@@ -84,7 +84,12 @@ def _with_text(
     return [replace(column, text=text) if column.name == name else column for column in columns]
 
 
-ROW_COLUMNS = _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}")
+_FIRST = ("#", "kernel", "operation", "time", "share", "bound by")
+"""Columns that a narrow window shows without scrolling."""
+ROW_COLUMNS = sorted(
+    _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}"),
+    key=lambda column: _FIRST.index(column.name) if column.name in _FIRST else len(_FIRST),
+)
 
 
 def execute_table(profile: Profile) -> Markup:
@@ -335,8 +340,8 @@ def _section(key: str, name: str, content: Markup) -> Markup:
 
 def _sections(profile: Profile) -> Iterator[Section]:
     """Yield the key, the name and the content of every section."""
-    yield "summary", "Summary", _summary(profile)
     yield "bottlenecks", "Bottlenecks", _bottlenecks(profile)
+    yield "summary", "Summary", _summary(profile)
     yield "kernels", "Kernels", _kernels(profile)
     if sources := source_rows(profile):
         yield "sources", "Lines", source_table(sources)
@@ -361,9 +366,10 @@ def _summary(profile: Profile) -> Markup:
         ("LX reuse", reuse_text(total)),
         ("LX peak of a core", format_bytes(profile.lx_peak_bytes)),
         ("HBM allocated", hbm_peak),
-        ("Mostly bound by", total.bound),
     )
-    shown = [tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles]
+    shown = [
+        tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles if value != "-"
+    ]
     lines = tag("ul", [tag("li", line) for line in summary_lines(profile)], class_="facts")
     names = [
         ("bound-memory", "copy to card"),
@@ -404,8 +410,10 @@ def _bottlenecks(profile: Profile) -> Markup:
 def _bottleneck(found: Bottleneck, with_kernel: bool) -> Markup:
     kernel = f" of {found.kernel}" if with_kernel and found.kernel else ""
     saved = f" (at most {time_text(found.saved_ns)} less)" if found.saved_ns else ""
+    bar = tag("i", "", style=f"width: {min(found.share, 1.0):.1%}")
     lines = [
         tag("strong", f"{found.name}{kernel}"),
+        tag("span", bar, class_="share", aria_hidden="true"),
         tag("span", f"{time_text(found.time_ns)}, {found.share:.0%} of the time: {found.why}."),
     ]
     if found.places:
