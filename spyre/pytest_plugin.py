@@ -113,7 +113,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     sanitizes = item.config.getoption("--spyre-sanitize") is not None
     if sanitizes:
         card.sanitizer_findings()  # those of tests without the mark
-    with pytest.MonkeyPatch.context() as patched, _kept(item, patched):
+    with pytest.MonkeyPatch.context() as patched, _kept(item, patched), _explained(item):
         if not marker.kwargs.get("fallbacks", True):
             patched.setenv("SPYRE_FALLBACK", "error")
         try:
@@ -143,6 +143,25 @@ def _kept(item: pytest.Item, patched: pytest.MonkeyPatch) -> Iterator[None]:
         item.add_report_section("call", "programs", "\n".join(commands) or "none was compiled")
         raise
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _explained(item: pytest.Item) -> Iterator[None]:
+    """If a comparison of the test fails, name the first wrong execute of its compiled functions."""
+    from spyre.torch_backend.recorded_calls import explanation, recording
+
+    with recording() as recorder:
+        try:
+            yield
+        except AssertionError:
+            if recorder.calls:
+                with recording():  # of a new recorder: these runs are not recorded
+                    try:
+                        text = explanation(recorder.calls)
+                    except Exception as error:  # the test's own failure is what counts
+                        text = f"the first wrong execute is not known: {error}"
+                item.add_report_section("call", "compiled functions", text)
+            raise
 
 
 def _report(findings: Sequence[Any], fail_on: str) -> None:

@@ -125,3 +125,33 @@ def test_the_programs_of_a_failed_test_are_kept(pytester, plugin):
     passed = pytester.runpytest_subprocess(*plugin, "--spyre-keep=kept", "-k", "3")
     passed.assert_outcomes(passed=1)
     assert not list((pytester.path / "kept").glob("*expected*3*"))
+
+
+def test_a_failed_comparison_names_the_first_wrong_execute(pytester, plugin):
+    pytester.makepyfile(
+        """
+        from dataclasses import replace
+        import pytest, torch
+        from spyre.torch_backend.inductor.bundles import kernels
+
+        made = kernels.generate_bundle
+
+        def exchanged(name, kernel, *args, **named):
+            ops = [replace(op, name="abs") if op.name == "exp" else op for op in kernel]
+            return made(name, tuple(ops), *args, **named)
+
+        @pytest.mark.spyre
+        @pytest.mark.parametrize("wrong", [True, False])
+        def test_exp(wrong, monkeypatch):
+            if wrong:
+                monkeypatch.setattr(kernels, "generate_bundle", exchanged)
+            x = torch.linspace(-1, 1, 256).reshape(2, 128).half()
+            found = torch.compile(lambda x: torch.exp(x * 2))(x.to("spyre")).cpu()
+            torch.testing.assert_close(found, torch.exp(x * 2), rtol=2e-3, atol=1e-3)
+        """
+    )
+    outcome = pytester.runpytest_subprocess(*plugin)
+    outcome.assert_outcomes(failed=1, passed=1)
+    outcome.stdout.fnmatch_lines(
+        ["*compiled functions*", "call 1 of 1*", "*SPY622*the tile that abs writes*"]
+    )

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from spyre.codes import diagnostic_codes
 from tools import site
 from tools.docs import DOCS
 
@@ -22,7 +23,18 @@ def test_every_page_is_among_the_contents(sources):
     contents = re.findall(r"```\{toctree\}.*?```", index, re.DOTALL)
     named = {line for block in contents for line in block.splitlines() if line.endswith(".md")}
     pages = {path.relative_to(sources).as_posix() for path in sources.rglob("*.md")}
-    assert pages - named == {"index.md"}
+    codes = {page for page in pages if page.startswith("errors/")}
+    assert pages - named - codes == {"index.md"}
+
+
+def test_every_code_has_an_anchor(sources):
+    table = (sources / "errors.md").read_text()
+    listed = re.findall(r"\[(SPY\d)(\d\d)\]\(errors/\1xx\.md#spy\d\2\)", table)
+    assert ["".join(each) for each in listed] == sorted(diagnostic_codes())
+    pages = "".join(page.read_text() for page in sorted((sources / "errors").iterdir()))
+    assert re.findall(r"^## (SPY\d{3}): \S", pages, re.MULTILINE) == sorted(diagnostic_codes())
+    assert "(spy704)=\n## SPY704: tiles advance by a step" in pages
+    assert "```text\nwarning[SPY704]: " in pages
 
 
 def test_links_to_the_repository_lead_to_pages(sources):

@@ -116,15 +116,33 @@ def code_sections(digit: str) -> str:
     return "\n".join(_section(code) for code in chosen)
 
 
-def _section(code: DiagnosticCode) -> str:
-    parts = [f"### {code.code}", "", f"*{code.title}*", ""]
-    parts += [_escaped(code.cause), "", f"**Fix:** {_escaped(code.fix)}", ""]
+def code_pages() -> dict[str, str]:
+    """Return a page per hundred codes, with an anchor per code, by path beside the list of all."""
+    pages: dict[str, list[str]] = {}
+    for code in diagnostic_codes().values():
+        pages.setdefault(page_of(code.code), [f"# Codes {code.code[:4]}xx", ""]).append(
+            _section(code, f"({code.code.lower()})=\n## {code.code}: {_escaped(code.title)}")
+        )
+    return {name: "\n".join(sections) for name, sections in pages.items()}
+
+
+def page_of(code: str) -> str:
+    """Return the path of the page that explains a code."""
+    return f"errors/{code[:4]}xx.md"
+
+
+def _section(code: DiagnosticCode, heading: str = "") -> str:
+    heading = heading or f"### {code.code}\n\n*{code.title}*"
+    return "\n".join([heading, "", *_explained(code)]) + "\n"
+
+
+def _explained(code: DiagnosticCode) -> list[str]:
+    """Return the lines of cause, fix and example."""
+    parts = [_escaped(code.cause), "", f"**Fix:** {_escaped(code.fix)}", ""]
     example = examples().get(code.code)
     if example is not None:
-        parts += [_FENCE, example, _FENCE]
-    else:
-        parts.append(f"No example: {WITHOUT_CASE.get(code.code, 'no case provokes it yet')}.")
-    return "\n".join(parts) + "\n"
+        return [*parts, f"{_FENCE}text", example, _FENCE]
+    return [*parts, f"No example: {WITHOUT_CASE.get(code.code, 'no case provokes it yet')}."]
 
 
 def _escaped(text: str) -> str:

@@ -1,6 +1,6 @@
 """Builds the documentation as a site: `python -m tools.site [DIRECTORY]` (extra ``docs``).
 
-The site has the pages of ``docs/``, the page of codes, the changelog and the contributors' page. A
+The site has the pages of ``docs/``, those of the codes, the changelog and the contributors' page. A
 broken link, a missing heading or a page in no list of contents ends the build with exit code 1.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from spyre.__main__ import main as spyre_command
 from tools.docs import DOCS, ROOT, error_page
+from tools.error_page import code_pages, page_of
 
 DEFAULT = ROOT / "build" / "site"
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
@@ -34,7 +35,7 @@ _PAGE = re.compile(r"\]\(([\w/.-]+\.md)\)")
 def gather(sources: Path) -> None:
     """Copy the pages of the site into an empty directory."""
     shutil.copytree(DOCS, sources, dirs_exist_ok=True)
-    (sources / "errors.md").write_text(error_page(), encoding="utf-8")
+    _write_codes(sources)
     for name in BESIDE:
         shutil.copyfile(ROOT / name, sources / name)
     for page in sources.rglob("*.md"):
@@ -43,6 +44,20 @@ def gather(sources: Path) -> None:
         page.write_text(_with_links(text, home, page.parent, sources), encoding="utf-8")
     index = sources / "index.md"
     index.write_text(_with_contents(index.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _write_codes(sources: Path) -> None:
+    """Write the tables of codes, and the pages that explain them."""
+    tables = re.sub(r"<!-- table: sections-\d -->.*?<!-- end -->\n", "", error_page(), flags=re.S)
+    text = re.sub(
+        r"\[(SPY\d{3})\]\((#spy\d{3})\)", lambda m: f"[{m[1]}]({page_of(m[1])}{m[2]})", tables
+    )
+    pages = code_pages()
+    contents = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+    (sources / "errors.md").write_text(f"{text}\n{contents}\n", encoding="utf-8")
+    (sources / "errors").mkdir()
+    for name, page in pages.items():
+        (sources / name).write_text(page, encoding="utf-8")
 
 
 PICTURES = Path("tutorial", "pictures")

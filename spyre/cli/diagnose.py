@@ -1,13 +1,14 @@
 """``--check`` and ``--explain``: findings on a bundle or a case without running it.
 
-They are printed as text, as JSON, as SARIF 2.1.0 for code review, or as JUnit XML for CI. No numba
-is imported.
+They are printed as text, as JSON, as SARIF 2.1.0 for code review, as JUnit XML for CI, or as
+annotations of GitHub or GitLab. No numba is imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -74,6 +75,10 @@ def diagnose_and_report(options: DiagnoseOptions) -> int:
         print(junit_text(diagnosis))
     elif form == "github":
         print(*map(github_line, diagnosis.findings), sep="\n")
+    elif form == "gitlab":
+        from spyre.cli.json_report import print_text_of
+
+        print_text_of(gitlab_object(diagnosis))
     else:
         from spyre.cli.text_report import print_diagnosis
 
@@ -321,17 +326,46 @@ def _in_file(file: str, region: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def github_line(finding: Finding) -> str:
     """An annotation of GitHub Actions: ``::warning file=F,line=N,col=N,title=CODE::message``."""
-    place = finding.location
-    if isinstance(place, DeviceLocation) and place.source is not None:
-        place = place.source
-    where = ""
-    if isinstance(place, SourceLocation):
-        where = f"file={_property(place.file)},line={place.line},col={place.column},"
-    elif place is not None:
-        where = f"file={_property(place.file if isinstance(place, JsonLocation) else place.sdsc)},"
+    file, line, column = _file_place(finding.location)
+    where = f"file={_property(file)}," if file else ""
+    where += f"line={line},col={column}," if line else ""
     text = _text(finding) if where else str(finding)
     data = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return f"::{finding.severity.value} {where}title={finding.code}::{data}"
+
+
+def _file_place(location: Location | None) -> tuple[str, int, int]:
+    """File, line and column of a location; "" for no file, 0 for no line."""
+    match location:
+        case DeviceLocation(source=SourceLocation(file, line, column)):
+            return file, line, column
+        case SourceLocation(file, line, column):
+            return file, line, column
+        case JsonLocation(file=file) | DeviceLocation(sdsc=file):
+            return file, 0, 0
+    return "", 0, 0
+
+
+def gitlab_object(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """A report of GitLab's code quality. A finding without a file is at the program's first line;
+    equal findings of two runs have equal fingerprints.
+    """
+    issues = []
+    for finding in diagnosis.findings:
+        file, line, _ = _file_place(finding.location)
+        issues.append(
+            {
+                "description": _text(finding),
+                "check_name": finding.code,
+                "fingerprint": sha256(str(finding).encode()).hexdigest(),
+                "severity": "critical" if finding.severity is Severity.ERROR else "minor",
+                "location": {
+                    "path": PurePath(file or diagnosis.path).as_posix(),
+                    "lines": {"begin": line or 1},
+                },
+            }
+        )
+    return issues
 
 
 def _property(text: str) -> str:

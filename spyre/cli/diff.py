@@ -1,7 +1,7 @@
 """``spyre diff A B``: two programs execute by execute, without running them.
 
-Executes are aligned by their operations. Of each pair: extents, division among cores, runs, and the
-memory, first byte and tile steps of every tensor.
+Executes are aligned by their operations. Of each pair: extents, division among cores, runs, the
+memory, first byte and tile steps of every tensor, and the modelled time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spyre.cli.entry import guarded
 from spyre.cli.options import CommandParser
+from spyre.errors import SpyreError
+from spyre.runtime.units import format_ns
+
+if TYPE_CHECKING:
+    from spyre.runtime.run import Run
 
 Fields = dict[str, str]
 MAX_STEPS = 4
@@ -22,12 +27,16 @@ MAX_STEPS = 4
 
 @dataclass(frozen=True)
 class ExecuteForm:
-    """The properties of an execute that a comparison looks at; ``fields``: by name."""
+    """The properties of an execute that a comparison looks at; ``fields``: by name.
+
+    ``time_ns``: modelled time on a card; None if the program cannot be placed on one.
+    """
 
     number: int
     sdsc: str
     operation: str
     fields: Fields
+    time_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,8 @@ class Difference:
         if (a.number, a.operation) != (b.number, b.operation):
             head += f" (in B {b.number} {b.operation})"
         rows = [f"  {name}:\n    A  {x}\n    B  {y}" for name, (x, y) in self.fields.items()]
+        if a.time_ns is not None and b.time_ns is not None:
+            rows.append(f"  modelled time: {_times_text(a.time_ns, b.time_ns)}")
         return "\n".join([head, *rows])
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +77,7 @@ class Difference:
             "b": None if b is None else b.number,
             "operation": (a or b).operation if a or b else None,  # type: ignore[union-attr]
             "fields": {name: {"a": x, "b": y} for name, (x, y) in self.fields.items()},
+            "modelled_ns": {"a": a and a.time_ns, "b": b and b.time_ns},
         }
 
 
@@ -93,10 +105,39 @@ def read_forms(path: str) -> list[ExecuteForm]:
     case = case_directory(path)
     source = load_source(path) if case is None else read_case(case)
     run = describe_run(source, load_source, RunOptions(check=False))
-    return [_form(each) for each in traced_executes(run)]
+    times = _modelled_ns(run)
+    return [_form(each, times.get(each.number)) for each in traced_executes(run)]
 
 
-def _form(each: Any) -> ExecuteForm:
+def _modelled_ns(run: Run) -> dict[int, float]:
+    """Modelled time of each execute in nanoseconds; empty for a program that cannot be placed."""
+    from spyre.hw.cost import default_machine, kernel_ns
+    from spyre.hw.device import Device
+    from spyre.runtime.run import Session
+
+    times: dict[int, float] = {}
+    try:
+        with Session(Device()).placed(run) as placed:
+            for number, launch in enumerate(run.launches):
+                view = placed.link(number).view
+                statements = [each for each in view.statements if each.counters.executions]
+                counts = [each.operation_counts for each in statements]
+                modelled = kernel_ns(counts, default_machine()).operations
+                for statement, time in zip(statements, modelled, strict=True):
+                    times[launch.label.first_execute + statement.index] = time.total_ns
+    except SpyreError:  # `spyre check` reports why
+        return {}
+    return times
+
+
+def _times_text(first_ns: float, second_ns: float) -> str:
+    """Both times, and the change in per cent."""
+    a, b = (format_ns(round(time_ns)) for time_ns in (first_ns, second_ns))
+    change = f" ({second_ns / first_ns - 1:+.0%})" if first_ns else ""
+    return f"{a} in both" if first_ns == second_ns else f"{a} in A, {b} in B{change}"
+
+
+def _form(each: Any, time_ns: float | None) -> ExecuteForm:
     op = each.op
     fields = {
         "operation": op.name,
@@ -106,7 +147,7 @@ def _form(each: Any) -> ExecuteForm:
     }
     for walk in each.walks:
         fields[walk.tensor.name] = ", ".join(_tensor_texts(walk))
-    return ExecuteForm(each.number, each.sdsc, op.name, fields)
+    return ExecuteForm(each.number, each.sdsc, op.name, fields, time_ns)
 
 
 def _tensor_texts(walk: Any) -> Iterator[str]:
@@ -134,15 +175,26 @@ def _parse(arguments: Sequence[str], program: str) -> argparse.Namespace:
 
 
 def _report(parsed: argparse.Namespace) -> int:
-    found = differences(read_forms(parsed.a), read_forms(parsed.b))
+    first, second = read_forms(parsed.a), read_forms(parsed.b)
+    found = differences(first, second)
+    a_ns, b_ns = _total_ns(first), _total_ns(second)
     if parsed.json:
         from spyre.cli.json_report import print_object
 
         rows = [each.to_json() for each in found]
-        print_object({"a": parsed.a, "b": parsed.b, "differences": rows})
+        times = {"a": a_ns, "b": b_ns}
+        print_object({"a": parsed.a, "b": parsed.b, "modelled_ns": times, "differences": rows})
         return int(bool(found))
     for each in found:
         print(each)
+    if found and a_ns is not None and b_ns is not None:
+        print(f"modelled time without launching: {_times_text(a_ns, b_ns)}")
     differ = "execute differs" if len(found) == 1 else "executes differ"
     print(f"{len(found)} {differ}" if found else "the programs are equal")
     return int(bool(found))
+
+
+def _total_ns(executes: Sequence[ExecuteForm]) -> float | None:
+    """The modelled time of all executes; None if that of one is not known."""
+    times = [each.time_ns for each in executes]
+    return None if None in times else sum(time for time in times if time is not None)

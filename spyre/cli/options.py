@@ -489,9 +489,9 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "help": "draw layouts, cores, tiles and the graph of executes as SVG, and a page with "
         "all"}),
     "format": ("--format", {
-        "choices": ("text", "json", "sarif", "junit", "github"),
-        "help": "text (default); json, as --json; sarif, junit or github (annotations) for other "
-        "tools"}),
+        "choices": ("text", "json", "sarif", "junit", "github", "gitlab"),
+        "help": "text (default); json, as --json; sarif, junit, github (annotations) or gitlab "
+        "(code quality) for other tools"}),
     "fail_on": ("--fail-on", {
         "choices": ("error", "warning"),
         "help": "exit code 1 for warnings too (default: error)"}),

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.entry import more_text, print_coloured, terminal_of
-from spyre.cli.options import DiagnoseOptions
+from spyre.cli.options import DiagnoseOptions, ExecuteOptions
 from spyre.errors import Finding, Severity, printable
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
@@ -182,15 +182,7 @@ def print_run(compared: ComparedRun) -> None:
     if not options.quiet:
         known = (*errors, *compared.causes)
         print_warnings([f for f in result.findings if f not in known], options.verbose)
-        if options.verbose:
-            _print_arguments(result)
-        print_table(make_table(rows_of(result.executes, options.verbose)))
-        if result.interpreted:
-            print(
-                "interpreted while kernels are compiled: host times are not those of later runs\n"
-            )
-        for tensor, values in zip(result.output_tensors, result.outputs, strict=True):
-            print(f"{tensor.name} {tensor.spec}: {_statistics(values)}")
+        _print_executes(result, options)
     for line in comparison_lines(compared):
         print(line)
     if options.sanitize is not None and not options.quiet:
@@ -199,6 +191,18 @@ def print_run(compared: ComparedRun) -> None:
     checked = result.verification
     if checked is not None and (checked.not_verified or not options.quiet):
         print(f"verified: {checked}")
+
+
+def _print_executes(result: RunResult, options: ExecuteOptions) -> None:
+    """Print the table of executes, unless a profile with a row per execute follows, and outputs."""
+    if options.verbose:
+        _print_arguments(result)
+    if options.verbose or not options.profile:
+        print_table(make_table(rows_of(result.executes, options.verbose)))
+    if result.interpreted:
+        print("interpreted while kernels are compiled: host times are not those of later runs\n")
+    for tensor, values in zip(result.output_tensors, result.outputs, strict=True):
+        print(f"{tensor.name} {tensor.spec}: {_statistics(values)}")
 
 
 def print_deviation(search: FirstDivergence) -> None:

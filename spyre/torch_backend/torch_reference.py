@@ -102,12 +102,26 @@ def record_values(
     propagate.
     """
     plain = {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in inputs.items()}
-    tensors = {key: t.float() if t.is_floating_point() else t for key, t in plain.items()}
+    return _recorded(plain, lambda tensors: bound.call(function, tensors))
+
+
+def record_call(
+    function: Function, names: Sequence[str], tensors: Sequence[torch.Tensor]
+) -> tuple[tuple[ReferenceValue, ...], tuple[np.ndarray[Any, Any], ...]]:
+    """As `record_values`, for tensors in the order of the function's parameters."""
+    given = dict(zip(names, tensors, strict=True))
+    return _recorded(given, lambda widened: function(*widened.values()))
+
+
+def _recorded(
+    inputs: Mapping[str, torch.Tensor], call: Callable[[Mapping[str, torch.Tensor]], Any]
+) -> tuple[tuple[ReferenceValue, ...], tuple[np.ndarray[Any, Any], ...]]:
+    tensors = {key: t.float() if t.is_floating_point() else t for key, t in inputs.items()}
     recording = _Recording()
     for name, tensor in tensors.items():
         recording.add(name, tensor)
     with torch.no_grad(), recording:
-        result = bound.call(function, tensors)
+        result = call(tensors)
     outputs = tuple(_numbers(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
     return tuple(recording.values.values()), outputs
 
@@ -284,6 +298,15 @@ def first_wrong(
     expected = match_outputs(result.outputs, search.outputs)
     search.check_outputs(result.output_tensors, result.places, expected)
     return search.found if _differs(result, expected) else None
+
+
+def agrees(found: Sequence[torch.Tensor], expected: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """True if results are the expected ones, within the tolerance of reference values."""
+    arrays = [_numbers(tensor) for tensor in found]
+    return len(arrays) == len(expected) and all(
+        a.shape == b.shape and compare(a, b, ReferenceValue("", b).tolerance).ok
+        for a, b in zip(arrays, expected, strict=True)
+    )
 
 
 def _differs(result: RunResult, expected: Mapping[int, np.ndarray[Any, Any]]) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from spyre import __main__ as command
 from spyre.cli import doctor
-from spyre.cli.diagnose import github_line, sarif_object
+from spyre.cli.diagnose import Diagnosis, github_line, gitlab_object, sarif_object
 from spyre.cli.run import main as spyre_run
 from spyre.codes import diagnostic_codes
 from spyre.errors import DeviceLocation, Finding, JsonLocation, Severity, SourceLocation
@@ -282,6 +282,23 @@ def test_findings_as_annotations(wrong, capsys):
     assert github_line(Finding("SPY702", Severity.WARNING, "50 %\nx", place)) == (
         "::warning file=a%2Cb%3Ac%25.json,title=SPY702::50 %25%0Ax"
     )
+
+
+def test_findings_as_code_quality(wrong, capsys):
+    code, text = printed(capsys, command.main, "check", str(wrong), "--format", "gitlab")
+    (issue,) = (each for each in json.loads(text) if each["check_name"] == "SPY130")
+    assert code == 2
+    assert issue["severity"] == "critical"
+    assert issue["location"] == {"path": f"{wrong}/bundle.mlir", "lines": {"begin": 29}}
+    assert "is not defined" in issue["description"]
+    places = (None, JsonLocation("a/sdsc_0.json", "$.x"), DeviceLocation("a/sdsc_0.json", 2))
+    findings = tuple(Finding("SPY702", Severity.WARNING, "m", place) for place in places)
+    issues = gitlab_object(Diagnosis("./a", findings))
+    assert [each["location"]["path"] for each in issues] == ["a", "a/sdsc_0.json", "a/sdsc_0.json"]
+    assert {each["location"]["lines"]["begin"] for each in issues} == {1}
+    assert len({each["fingerprint"] for each in issues}) == 3
+    assert gitlab_object(Diagnosis("./a", findings)) == issues
+    assert printed(capsys, command.main, "check", SOFTMAX, "--format", "gitlab") == (0, "[]\n")
 
 
 def test_findings_are_coloured_for_people_only(wrong, capsys, monkeypatch):

@@ -40,7 +40,28 @@ def test_steps_of_tiles(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
         "    A  arg_0, SEN169_FP16 mb x out, from byte 0, steps of 8,192 bytes",
         "    B  arg_0, SEN169_FP16 mb x out, from byte 0, steps of 4,096 bytes",
     ]
+    assert shown[-3].startswith("  modelled time: ")
+    assert shown[-3].endswith(" µs in both")
     assert shown[-1] == "1 execute differs"
+
+
+def test_modelled_times(capfd: pytest.CaptureFixture[str]):
+    programs = [str(EXAMPLES / name) for name in ("softmax", "add_loop")]
+    assert main(["diff", *programs]) == 1
+    shown = capfd.readouterr().out
+    assert "modelled time without launching: 2.26 µs in A, 9.59 µs in B (+3" in shown
+    assert main(["diff", *programs, "--json"]) == 1
+    found = json.loads(capfd.readouterr().out)
+    a_ns = sum(each["modelled_ns"]["a"] or 0.0 for each in found["differences"])
+    assert a_ns == pytest.approx(found["modelled_ns"]["a"])
+
+
+def test_a_program_without_a_place_on_the_card(copied: Path, capfd: pytest.CaptureFixture[str]):
+    exchange(copied / "sdsc_3.json", '"sum"', '"unknown"')
+    assert main(["diff", str(EXAMPLES / "softmax"), str(copied)]) == 1
+    shown = capfd.readouterr().out
+    assert "unknown" in shown
+    assert "modelled" not in shown
 
 
 def test_operations_and_what_is_left_out(copied: Path, capfd: pytest.CaptureFixture[str]):

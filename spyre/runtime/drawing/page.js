@@ -98,11 +98,39 @@
     for (const button of bar.querySelectorAll("button")) {
       button.addEventListener("click", act[button.dataset.do]);
     }
-    plot.addEventListener("dblclick", (event) => {
+    const at = (event) => {
       const box = chart.getBoundingClientRect();
       const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
-      move(begin + (x - left) / width * (end - begin), (end - begin) / 2);
+      return begin + Math.min(Math.max((x - left) / width, 0), 1) * (end - begin);
+    };
+    plot.addEventListener("dblclick", (event) => move(at(event), (end - begin) / 2));
+    chart.addEventListener("wheel", (event) => {
+      const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+      if (!event.ctrlKey && !sideways) return; // the page scrolls
+      event.preventDefault();
+      const [size, middle] = [end - begin, (begin + end) / 2];
+      if (sideways) {
+        move(middle + size * Math.sign(event.deltaX || event.deltaY) / 8, size);
+        return;
+      }
+      const scale = event.deltaY > 0 ? 1.25 : 0.8;
+      move(at(event) + (middle - at(event)) * scale, size * scale);
+    }, { passive: false });
+    let from = null; // where a drag began
+    chart.addEventListener("pointerdown", (event) => { from = at(event); });
+    addEventListener("pointerup", (event) => {
+      if (from === null) return;
+      const [first, last] = [from, at(event)].sort((a, b) => a - b);
+      from = null;
+      if (last - first > (end - begin) / 100) move((first + last) / 2, last - first);
+      else filter(event.target.closest(".span.bound-launch, .span.bound-pt"));
     });
+    const filter = (span) => {
+      const text = span?.querySelector("title")?.textContent.match(/^(?:launch|compute) (.*), stream/);
+      if (!text || search === null) return;
+      search.value = text[1];
+      search.dispatchEvent(new Event("input"));
+    };
     bar.hidden = false;
   }
 })();

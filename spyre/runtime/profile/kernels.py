@@ -35,6 +35,8 @@ Float64Array = npt.NDArray[np.float64]
 
 LAUNCH = "launch"
 """The bound of kernels that take less time than their launch."""
+PART = 0.1
+"""Part of an execute's time above which a term of the cost model is named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +129,14 @@ class ExecuteProfile:
     def bound(self) -> Bound:
         """The resource that limits it."""
         return self.time.bound
+
+    @property
+    def memory_detail(self) -> str:
+        """The reason why memory takes longer than its traffic, if that is a tenth of the time."""
+        terms = self.time.terms
+        if self.bound is not Bound.MEMORY or max(terms.tile, terms.spill) <= PART * terms.total:
+            return ""
+        return "short rows" if terms.tile >= terms.spill else "read again"
 
     @cached_property
     def core_shares(self) -> Float64Array:

@@ -40,7 +40,7 @@ from spyre.runtime.profile.charts import (
     timeline_chart,
 )
 from spyre.runtime.profile.collectives import COLLECTIVE_COLUMNS, collective_rows
-from spyre.runtime.profile.kernels import ExecuteProfile, KernelProfile
+from spyre.runtime.profile.kernels import PART, ExecuteProfile, KernelProfile
 from spyre.runtime.profile.profile import Profile
 from spyre.runtime.profile.roofline import (
     EXPLANATION,
@@ -85,7 +85,12 @@ def _with_text(
     return [replace(column, text=text) if column.name == name else column for column in columns]
 
 
-ROW_COLUMNS = _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}")
+_FIRST = ("#", "kernel", "operation", "time", "share", "bound by")
+"""Columns that a narrow window shows without scrolling."""
+ROW_COLUMNS = sorted(
+    _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}"),
+    key=lambda column: _FIRST.index(column.name) if column.name in _FIRST else len(_FIRST),
+)
 
 
 def execute_table(profile: Profile) -> Markup:
@@ -145,8 +150,6 @@ def balance_text(profile: Profile) -> str:
 MOST = 5
 _UNEVEN = 1.2
 """Work of the busiest core over the mean, above which another division of the work is advised."""
-_PART = 0.1
-"""Part of an execute's time above which a term of the cost model is named."""
 
 
 @dataclass(frozen=True)
@@ -254,9 +257,9 @@ def _helps(profile: Profile, execute: ExecuteProfile) -> Iterator[str]:
     if most > _UNEVEN:
         yield f"divide it evenly: the busiest core does {most:.2g} times the mean"
     terms, total = execute.time.terms, execute.time.total_ns or 1.0
-    if terms.tile > _PART * total:
+    if terms.tile > PART * total:
         yield "tiles of another height: rows of this one are read in short pieces"
-    if terms.spill > _PART * total:
+    if terms.spill > PART * total:
         yield "another division or layout of the product: its operands are read again"
     in_lx = "more of its" if execute.counters.lx_bytes else "its"
     yield {
@@ -328,8 +331,8 @@ def _section(key: str, name: str, content: Markup) -> Markup:
 
 def _sections(profile: Profile) -> Iterator[Section]:
     """Yield the key, the name and the content of every section."""
-    yield "summary", "Summary", _summary(profile)
     yield "bottlenecks", "Bottlenecks", _bottlenecks(profile)
+    yield "summary", "Summary", _summary(profile)
     yield "kernels", "Kernels", _kernels(profile)
     if sources := source_rows(profile):
         yield "sources", "Lines", source_table(sources)
@@ -354,9 +357,10 @@ def _summary(profile: Profile) -> Markup:
         ("LX reuse", reuse_text(total)),
         ("LX peak of a core", format_bytes(profile.lx_peak_bytes)),
         ("HBM allocated", hbm_peak),
-        ("Mostly bound by", total.bound),
     )
-    shown = [tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles]
+    shown = [
+        tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles if value != "-"
+    ]
     lines = tag("ul", [tag("li", line) for line in summary_lines(profile)], class_="facts")
     names = [
         ("bound-memory", "copy to card"),
@@ -390,8 +394,10 @@ def _bottlenecks(profile: Profile) -> Markup:
 def _bottleneck(found: Bottleneck, with_kernel: bool) -> Markup:
     kernel = f" of {found.kernel}" if with_kernel and found.kernel else ""
     saved = f" (at most {time_text(found.saved_ns)} less)" if found.saved_ns else ""
+    bar = tag("i", "", style=f"width: {min(found.share, 1.0):.1%}")
     lines = [
         tag("strong", f"{found.name}{kernel}"),
+        tag("span", bar, class_="share", aria_hidden="true"),
         tag("span", f"{time_text(found.time_ns)}, {found.share:.0%} of the time: {found.why}."),
     ]
     if found.places:

@@ -50,6 +50,7 @@ class ProfileRow:
     ``label``: number of the execute, or the number of executes or launches in the row. ``time_ns``:
     all runs in all launches, without launching. ``share``: part of the time of all kernels,
     launching included. ``hbm_roof``: peak of the memory interface, bytes per nanosecond.
+    ``detail``: `ExecuteProfile.memory_detail` of the longest execute.
     ``mac_roof``: peak multiply-adds per nanosecond in the formats used. ``per_core``: work of each
     core. ``places``: lines of the user's program, if known.
     """
@@ -69,6 +70,12 @@ class ProfileRow:
     per_core: CoreBalance
     places: Places = ()
     spread: float | None = None
+    detail: str = ""
+
+    @property
+    def bound_text(self) -> str:
+        """The bound, with its detail."""
+        return f"{self.bound}, {self.detail}" if self.detail else self.bound
 
     @property
     def hbm_bytes(self) -> int:
@@ -137,6 +144,7 @@ def _kernel_row(profile: Profile, kernel: KernelProfile) -> ProfileRow:
         op=ops[0] if len(ops) == 1 else f"{len(kernel.executes)} executes",
         shape=shape + (", …" if len(ops) > 6 else ""),
         bound=kernel.bound,
+        detail="",
         places=places_of(kernel, kernel.executes),
     )
 
@@ -163,6 +171,7 @@ def _profile_row(
         _mac_roof(profile, executes),
         balance_of(executes),
         spread=mean_spread((e.total_ns, e.time.spread) for e in executes),
+        detail=longest.memory_detail if longest is not None else "",
     )
 
 
@@ -172,7 +181,7 @@ def total_row(profile: Profile) -> ProfileRow:
     row = _profile_row(profile, "", "", executes)
     launch_ns = sum(kernel.launch_ns * kernel.launches for kernel in profile.kernels)
     bound = longest_bound(profile.kernels, launch_ns)
-    return replace(row, op="all executes", shape="", bound=bound)
+    return replace(row, op="all executes", shape="", bound=bound, detail="")
 
 
 def _mac_roof(profile: Profile, executes: Iterable[ExecuteProfile]) -> float:
@@ -311,7 +320,7 @@ COLUMNS: tuple[Column[ProfileRow], ...] = (
     Column("error", lambda row: "-" if row.spread is None else f"±{row.spread:.0%}",
            lambda row: row.spread or 0.0),
     Column("share", lambda row: f"{row.share:.0%}", lambda row: row.share),
-    Column("bound by", lambda row: row.bound),
+    Column("bound by", lambda row: row.bound_text),
     Column("HBM", lambda row: format_bytes(row.hbm_bytes), lambda row: row.hbm_bytes),
     Column("GB/s", lambda row: _of_roof(row.hbm_gbps, row.hbm_roof), lambda row: row.hbm_gbps),
     Column("MAC/ns", lambda row: _of_roof(row.macs_per_ns, row.mac_roof),

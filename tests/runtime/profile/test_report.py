@@ -132,6 +132,25 @@ search.dispatchEvent(new Event("input"));
 const found = document.getElementById("matches").textContent;
 search.value = "";
 search.dispatchEvent(new Event("input"));
+const chart = document.querySelector(".zoom").previousElementSibling.querySelector("svg.chart");
+const box = chart.getBoundingClientRect();
+const kernel = chart.querySelector(".span.bound-pt");
+const pointer = (target, kind, part) => target.dispatchEvent(new PointerEvent(kind,
+  { clientX: box.left + part * box.width, bubbles: true }));
+pointer(kernel, "pointerdown", 0.5);
+pointer(kernel, "pointerup", 0.5);
+const clicked = search.value !== "" && kernel.textContent.includes(search.value);
+search.value = "";
+search.dispatchEvent(new Event("input"));
+const size = () => Number(document.querySelector("svg.plot").getAttribute("viewBox").split(" ")[2]);
+const whole = size();
+chart.dispatchEvent(new WheelEvent("wheel",
+  { clientX: box.left + box.width / 2, deltaY: -1, ctrlKey: true, cancelable: true }));
+const wheeled = Math.abs(size() / whole - 0.8) < 1e-9;
+pointer(chart, "pointerdown", 0.4);
+pointer(chart, "pointerup", 0.6);
+const dragged = size() < 0.3 * whole;
+for (let k = 0; k < 5; k++) document.querySelectorAll(".zoom button")[1].click();
 document.querySelector(".zoom button").click();
 const shown = document.querySelector(".zoom output").textContent;
 const part = document.querySelector("svg.plot").getAttribute("viewBox").split(" ");
@@ -139,7 +158,7 @@ const rows = [...document.querySelectorAll("#executes-table tbody tr")];
 document.title = [rows[0].cells[1].textContent, rows.at(-1).cells[1].textContent,
   document.documentElement.dataset.theme, document.activeElement === first,
   document.documentElement.scrollWidth <= innerWidth, found.startsWith("2 of"),
-  shown.includes(" to "), part[2] === "428"].join(" ");
+  shown.includes(" to "), part[2] === "428", clicked, wheeled, dragged].join(" ");
 </script>"""
 
 
@@ -183,7 +202,7 @@ class TestBrowser:
         title = re.search("<title>(.*?)</title>", dom)
         assert title is not None
         order, theme, rest = re.fullmatch(r"(\w+ \w+) (\w+) (.*)", title[1]).groups()
-        assert (order, rest) == ("max sum", "true true true true true")
+        assert (order, rest) == ("max sum", " ".join(["true"] * 8))
         assert theme in ("dark", "light")
         assert re.search('aria-sort="descending"><button[^>]*>time', dom)
 

@@ -45,6 +45,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
 )
 from spyre.torch_backend.inductor.bundles.op_spec_form import Spec, spec_text, to_op_specs
 from spyre.torch_backend.program import CompiledProgram, show_program, shows_programs
+from spyre.torch_backend.recorded_calls import Recorder, recorder_of_launch
 from spyre.torch_backend.tensors import (
     DeviceBuffer,
     StorageLayout,
@@ -230,6 +231,8 @@ class InductorKernel:
             if self.memory.arguments[k].is_output:
                 copies.append((tensor, copied))
             buffers[k] = buffer_of(copied)
+        if (recorder := recorder_of_launch()) is not None:
+            self._record(recorder, tensors, buffers, call)
         self._launch(buffers, call)
         for tensor, copied in copies:
             tensor.copy_(copied)
@@ -267,15 +270,32 @@ class InductorKernel:
             if self._shown:
                 return
             if shows_programs():
-                tensors = [buffer.base for buffer in memory if buffer.base is not None]
-                row = (self._symbolic, call.names, self.constants, self._named_shapes())
-                files = launch_spec_files(self.name, self.memory, tensors, *row)
-                texts = {**self.notes, LAYOUTS_FILE: layouts_text(self.memory, tensors)}
-                files |= {name: text.encode() for name, text in texts.items()}
-                bundle = self.bundle.with_origins([Origin(*each) for each in call.origins])
-                parts = replace(bundle, extra_files={**bundle.extra_files, **files})
-                show_program(self.name, spec_text(self.specs), parts)
+                show_program(self.name, spec_text(self.specs), self._with_spec(memory, call))
             self._shown.append(call)
+
+    def _with_spec(self, memory: Sequence[DeviceBuffer], call: KernelCall) -> BuiltBundle:
+        """The bundle with the launch_spec.json of a launch, and the notes."""
+        tensors = [buffer.base for buffer in memory if buffer.base is not None]
+        row = (self._symbolic, call.names, self.constants, self._named_shapes())
+        files = launch_spec_files(self.name, self.memory, tensors, *row)
+        texts = {**self.notes, LAYOUTS_FILE: layouts_text(self.memory, tensors)}
+        files |= {name: text.encode() for name, text in texts.items()}
+        bundle = self.bundle.with_origins([Origin(*each) for each in call.origins])
+        return replace(bundle, extra_files={**bundle.extra_files, **files})
+
+    def _record(
+        self,
+        recorder: Recorder,
+        tensors: Sequence[torch.Tensor],
+        buffers: Sequence[DeviceBuffer],
+        call: KernelCall,
+    ) -> None:
+        """Record the program, and the inputs that it is launched with."""
+        card = buffers[0].card
+        numbers = [number_on_card(card, number, dtype) for number, dtype in self.constants]
+        uses = enumerate(zip(tensors, self.memory.arguments, strict=False))
+        inputs = {k: tensor for k, (tensor, use) in uses if use.is_input}
+        recorder.launched(self._with_spec([*buffers, *numbers], call), inputs, self._values or {})
 
     def _named_shapes(self) -> list[tuple[int | str, ...]]:
         """Host sizes of the tensors, with names for ``sizes``; none without ``sizes``."""

@@ -54,6 +54,7 @@ from spyre.torch_backend.inductor.lowering.decompositions import (
     mark_fallbacks,
 )
 from spyre.torch_backend.inductor.tiling.accesses import by_graph_input
+from spyre.torch_backend.recorded_calls import on_cpu, recorded
 
 # --- the device for Dynamo and Inductor ----------------------------------------------------------
 
@@ -128,6 +129,7 @@ def _compiling(entry: Any) -> Callable[..., Any]:
     def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
         if named.get("config_patches") or not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
+        original_model = on_cpu(model)
         refuse_native_code()
         refuse_overlapping_writes(model)
         fill_elements_once(model)
@@ -152,7 +154,8 @@ def _compiling(entry: Any) -> Callable[..., Any]:
                 decompositions=table,
                 **named,
             )
-        return with_eager_views(model, compiled, [*views_of_arguments(model)])
+        compiled = with_eager_views(model, compiled, [*views_of_arguments(model)])
+        return recorded(original_model, compiled)
 
     return compile_fx
 
