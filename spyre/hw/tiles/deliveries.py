@@ -33,7 +33,7 @@ def trace_produce(site: Site) -> None:
     made = tracer.run_body(region.body, branch.level, names)
     types = region.body[-1].fields["!values"]
     parts = tuple(
-        _published(branch, branch.as_tile(v, type_.extents, type_.element))
+        _published(branch, branch.as_tile(v, type_.extents))
         for v, type_ in zip(made, types, strict=True)
     )
     site.bind(Future(parts, producers, site.level, branch.level.active))
@@ -114,11 +114,12 @@ def _folded(site: Site, future: Future, order: Int64Array) -> list[DataTile]:
     for result, name, part in zip(op.results, op.fields["identity"], future.parts, strict=True):
         until = max(end, tracer.last_use(op, result))
         totals.append(site.slot(part.shape, part.element, part.stick, until))
-        site.write(site.tile(name, part.shape, part.element), totals[-1])
+        site.write(site.tile(name, part.shape), totals[-1])
     for producer in order:
         parts: dict[str, Value] = {
             name: part for (name, _), part in zip(right, _read(future, producer), strict=True)
         }
         carried: dict[str, Value] = {n: t for (n, _), t in zip(left, totals, strict=True)}
-        site.copy_back(in_places(site, region, carried, parts), totals)
+        yields = region.body[-1].fields["values"]
+        site.copy_back(in_places(site, region, carried, parts, yields), totals)
     return totals

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from spyre.hw.tiles import control, data, deliveries, indirect, memory
 from spyre.hw.tiles.elementwise import trace_elementwise
-from spyre.hw.tiles.generic import trace_generic
+from spyre.hw.tiles.generic import trace_generic, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.storage import BlockedError, Scratchpad
-from spyre.hw.tiles.trace import Array, PointerArgument, Site, Tracer
+from spyre.hw.tiles.trace import FLOATS, Array, PointerArgument, Site, Tracer
 from spyre.hw.tiles.values import Access, Indirect, Number
 from spyre.mlir.tiles import KtirProgram, TileFunction, operation_rows
-
-SHAPES = ("index", "i64")
-"""Element types of constant tensors that give shapes, which are in types too."""
-
 
 def trace_function(
     program: KtirProgram,
@@ -61,17 +58,16 @@ def _trace_tile_id(site: Site) -> None:
 def _trace_constant(site: Site) -> None:
     type_, value = site.op.fields.get("!result"), site.op.fields["value"]
     if type_ is None:
-        site.bind(Number(np.array([[value.text == "true"]]), site.level))
+        site.bind(Number(np.array([[value.text == "true"]]), site.level, kind="i1"))
         return
     text = str(value).removeprefix("dense<").removesuffix(">") if type_.is_shaped else value.text
     literals = text.replace("[", "").replace("]", "").split(",")
-    numbers = [site.typed(_literal(t.strip(), type_.scalar), type_.scalar) for t in literals]
-    if not type_.is_shaped or type_.scalar in SHAPES:
-        site.bind(numbers[0])  # the shape of a reshape is in its type too
-    elif len(numbers) == 1:
-        site.bind(site.constant(numbers[0], type_.extents, type_.element))
-    else:
-        site.bind(data.assembled(site, numbers, type_))
+    kind, extents = type_.scalar, type_.extents
+    values = site.rounded(np.array([_literal(t.strip(), kind) for t in literals]), kind)
+    held = values.reshape(1, 1, *(extents if len(literals) > 1 else (1,) * len(extents)))
+    number = Number(held, site.level, kind=kind, shape=extents)
+    is_data = type_.is_shaped and kind in FLOATS
+    site.bind(site.constant(number, extents) if is_data else number)
 
 
 def _literal(text: str, kind: str) -> float:
@@ -87,7 +83,10 @@ def _literal(text: str, kind: str) -> float:
 def _trace_extract_argument(site: Site) -> None:
     field = site.op.fields["field"].text
     if field == "value":
-        site.bind(site.value(site.op.fields["argument"]))
+        number, kind = site.number(site.op.fields["argument"], True), site.op.fields["!result"].kind
+        site.bind(number if number.origin is not None else replace(
+            number, values=site.rounded(number.values, kind), kind=kind
+        ))  # fmt: skip
     else:
         site.bind(site.number(dict(site.op.fields["!argument"].details)[field]))
 
@@ -102,7 +101,7 @@ def _trace_moved(site: Site) -> None:
 
 
 def _trace_index(site: Site) -> None:
-    site.refuse("the number of an iteration", "values of operands")
+    site.bind(site.tracer.iterators[int(site.op.fields["dim"].value)])
 
 
 HANDLERS: dict[str, Callable[[Site], None]] = {
@@ -128,7 +127,7 @@ HANDLERS: dict[str, Callable[[Site], None]] = {
     "tensor.from_elements": data.trace_elements,
     "tensor.extract_slice": data.trace_slice,
     "tensor.insert_slice": data.trace_insert,
-    "linalg.reduce": data.trace_reduce,
+    "linalg.reduce": trace_reduce,
     "linalg.matmul": data.trace_product,
     "linalg.batch_matmul": data.trace_product,
     "linalg.generic": trace_generic,

@@ -33,7 +33,7 @@ def trace_moved(site: Site, access: Indirect, loads: bool) -> None:
         value = site.rows(access.shape, element)
         site.bind(value)
     else:
-        value = site.tile(site.op.fields["value"], access.shape, element)
+        value = site.tile(site.op.fields["value"], access.shape)
     lookups = [site.value(s.view) if s.view else None for s in access.op.fields["subscripts"]]
     if any(len(v.parts) > 1 for v in (access.view, *lookups) if isinstance(v, View)):
         site.refuse("an indirect access of a distributed view", "a view of one part")

@@ -265,7 +265,7 @@ def trace_load(site: Site, access: Access) -> None:
         return
     tile = site.rows(access.shape, access.view.element)
     if access.view.is_clipped:
-        site.write(site.constant(site.number(0), tile.shape, tile.element), tile)
+        site.write(site.constant(site.typed(0, tile.element), tile.shape), tile)
     for memory, at, own in pieces:
         site.at(own).move(memory, tile.part(at, memory.shape, own))
     site.bind(tile)
@@ -301,8 +301,8 @@ def trace_store(site: Site, access: Access) -> None:
         target, found = pieces[0][0], site.tracer.scope_of(name)[name]
         made = found.emit(target) if isinstance(found, Pending) else None
         if made is not target:
-            site.write(made or site.tile(name, target.shape, target.element), target)
+            site.write(made or site.tile(name, target.shape), target)
         return
-    value = site.tile(name, access.shape, access.view.element)
+    value = site.tile(name, access.shape)
     for memory, at, own in pieces:
         site.at(own).move(value.part(at, memory.shape, own), memory)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from spyre.dtypes import decode_bfloat16, encode_bfloat16
 from spyre.errors import (
     Finding,
     LaunchError,
@@ -47,8 +48,13 @@ from spyre.mlir.tiles import KtirProgram, TileFunction, TileOp, Type
 Array = npt.NDArray[Any]
 V = TypeVar("V", bound=Value)
 MOST_INSTANCES = 4_000_000
+MOST_CONSTANT_BYTES = 1 << 28
 FLOATS = ("f16", "f32", "bf16", "!spyreop.df16")
+INTEGERS = ("index", "i8", "i16", "i32", "si32", "i64")
+STORED = {"i1": "f16", "i8": "i32", "i16": "i32", "bf16": "f32"}
+"""Element types as which numbers of other types are in memory."""
 _SCALARS = ("ktdp.construct_", "arith.constant", "arith.index", "tensor.empty")
+_NUMBERS = ("arith.", "math.", "scf.", "ktdp.get_", "ktdp.runtime_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +96,11 @@ class Tracer:
     handler: Callable[[Site], None]
     scratchpad: Scratchpad
     statements: list[TileStatement] = field(default_factory=list)
-    constants: dict[tuple[str, float], int] = field(default_factory=dict)
+    constants: dict[object, tuple[int, str, Array]] = field(default_factory=dict)
+    constant_bytes: int = 0
     scopes: list[dict[str, Value | Pending]] = field(default_factory=list)
     targets: dict[str, DataTile] = field(default_factory=dict)
+    iterators: list[Number] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict)
     uses: dict[tuple[int, str], int] = field(default_factory=dict)
     sequence: int = 0
@@ -116,13 +124,14 @@ class Tracer:
                 argument = [*self.pointers].index(name)
                 value = Number(np.zeros((1, 1), np.int64), self.root, argument)
             else:
-                value = whole.typed(self.numbers[name], type_.element or type_.kind)
+                value = whole.typed(self.numbers[name], _scalar_kind(type_))
             self.scopes[0][name] = value
         self._exchange(whole, True)
         self.run_body(self.function.body, self.root)
         self._exchange(whole, False)
         program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
-        return TracedKernel(file, program, tuple(self.constants), self._notes())
+        images = tuple((element, image) for _, element, image in self.constants.values())
+        return TracedKernel(file, program, images, self._notes())
 
     def _exchange(self, site: Site, is_begin: bool) -> None:
         """Bring memory that the launch gives to the scratchpads, or their content back."""
@@ -165,6 +174,10 @@ class Tracer:
         yielded = [self.value(name) for names in ends for name in names]
         self.scopes.pop()
         return yielded
+
+    def found(self, name: str) -> Value | Pending | None:
+        """What a name is now; None for one that is not in scope."""
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def scope_of(self, name: str) -> dict[str, Value | Pending]:
         """The innermost scope that has a name."""
@@ -269,20 +282,23 @@ class Site:
         """Numbers by the iterations of the operation, [row, tile] each."""
         return tuple(self.number(item).at(self.level) for item in items)
 
-    def tile(self, name: str, shape: tuple[int, ...] = (), element: str = "") -> DataTile:
+    def tile(self, name: str, shape: tuple[int, ...] = ()) -> DataTile:
         """A name's tile; a number becomes a constant tile of ``shape``."""
-        return self.as_tile(self.value(name), shape, element)
+        return self.as_tile(self.value(name), shape)
 
-    def as_tile(self, value: Value, shape: tuple[int, ...], element: str) -> DataTile:
+    def as_tile(self, value: Value, shape: tuple[int, ...]) -> DataTile:
         """A value as a tile; a number becomes a constant one of ``shape``."""
         if isinstance(value, Number):
-            return self.constant(value, shape, element)
-        assert isinstance(value, DataTile)
+            if value.origin is not None:
+                self.refuse("an address as data", "a number")
+            return self.constant(value, shape)
+        if not isinstance(value, DataTile):
+            self.refuse("a place as data", "a tensor", type(value).__name__)
         return value
 
     def typed(self, value: Any, kind: str) -> Number:
         """A number of the type ``kind``, the same on all tiles, rounded to the type."""
-        return Number(self.rounded(np.asarray([[value]]), kind), self.level)
+        return Number(self.rounded(np.asarray([[value]]), kind), self.level, kind=kind)
 
     def rounded(self, values: Array, kind: str) -> Array:
         """Numbers as ones of the type ``kind``; fractions towards zero as integers."""
@@ -290,19 +306,48 @@ class Site:
             return wrapped(np.trunc(values).astype(np.int64), kind)
         with np.errstate(over="ignore"):
             single = np.asarray(values, np.float64).astype(np.float32)
-        return single if kind in ("f32", "bf16") else self.tracer.half(single)
+        if kind == "bf16":
+            return np.asarray(decode_bfloat16(encode_bfloat16(single)))
+        return single if kind == "f32" else self.tracer.half(single)
 
-    def constant(self, number: Number, shape: tuple[int, ...], element: str) -> DataTile:
-        """A tile of one number, read from the constants' memory."""
-        tracer, values = self.tracer, np.asarray(number.values, np.float64)
-        distinct, which = np.unique(values, return_inverse=True)
-        kind = "f16" if element in ("i1", "!spyreop.df16") else element
-        kept = tracer.constants
-        at = [kept.setdefault((kind, float(v)), len(kept)) for v in distinct]
-        offsets = STICK_BYTES * np.array(at, np.int64)[which.reshape(values.shape)]
-        value = float(distinct[0]) if len(distinct) == 1 else None
-        pitches, owner = (0,) * len(shape), len(tracer.pointers)
-        return DataTile(shape, kind, owner, offsets, number.level, pitches, None, value)
+    def constant(self, number: Number, shape: tuple[int, ...]) -> DataTile:
+        """A tile of numbers, read from the constants' memory; booleans are 1 and 0."""
+        tracer, shape = self.tracer, number.shape or shape
+        values = np.asarray(number.values, np.float64)
+        element = STORED.get(number.kind, number.kind)
+        if number.kind in INTEGERS and (np.abs(values + 0.5) > 2.0**31).any():
+            self.refuse("an integer of more than 32 bits as data", "-2^31 to 2^31 - 1")
+        held = values.shape[2:]
+        distinct, which = np.unique(values.reshape(prod(values.shape[:2]), -1), axis=0,
+                                    return_inverse=True)  # fmt: skip
+        stick = len(held) - 1 if held and held[-1] > 1 else None
+        pitches, size = slot_pitches(held, element, stick)
+        size = size if prod(held) > 1 else STICK_BYTES
+        at = [self._constant_at(element, held, row, stick, size) for row in distinct]
+        offsets = np.array(at, np.int64)[which.reshape(values.shape[:2])]
+        value = float(distinct[0, 0]) if distinct.size == 1 else None
+        steps = [p if n > 1 else 0 for p, n in zip(pitches, held, strict=True)] or [0] * len(shape)
+        owner = len(tracer.pointers)
+        return DataTile(
+            shape, element, owner, offsets, number.level, tuple(steps), stick, value
+        )
+
+    def _constant_at(
+        self, element: str, held: tuple[int, ...], row: Array, stick: int | None, size: int
+    ) -> int:
+        """Byte of the constants' memory at which the numbers ``row`` of a shape are."""
+        tracer, key = self.tracer, (element, held, row.tobytes())
+        if key not in tracer.constants:
+            if tracer.constant_bytes + size > MOST_CONSTANT_BYTES:
+                self.refuse("a table of so many numbers", f"at most {MOST_CONSTANT_BYTES} bytes")
+            image = np.full(size // ELEMENT_BYTES[element], row[0] if len(row) == 1 else 0.0)
+            tile = DataTile(held, element, 0, np.zeros((1, 1), np.int64), tracer.root,
+                            tuple(slot_pitches(held, element, stick)[0]), stick)  # fmt: skip
+            strides = [p // ELEMENT_BYTES[element] * image.itemsize for p in tile.element_pitches]
+            np.lib.stride_tricks.as_strided(image, held, strides)[...] = row.reshape(held)
+            tracer.constants[key] = (tracer.constant_bytes, element, image)
+            tracer.constant_bytes += size
+        return tracer.constants[key][0]
 
     def bind(self, value: Value | Pending, name: str = "") -> None:
         """Define a result; the storage of a tile lives until its last use."""
@@ -335,7 +380,7 @@ class Site:
             return False
         last, between = after[users[0]], after[: users[0]]
         if user:
-            numbers = all(op.name.startswith(_SCALARS) or _is_scalar(op) for op in between)
+            numbers = all(op.name.startswith(_SCALARS) or computes_numbers(op) for op in between)
             return last.name == user and last.fields["value"] == name and numbers
         stores = any(op.regions or op.name.startswith(("ktdp.store", "ktdp.in")) for op in between)
         return not stores and not (last.regions and last.name.startswith("scf."))
@@ -505,10 +550,17 @@ class Site:
             self.write(tile, place)
 
 
-def _is_scalar(op: TileOp) -> bool:
+def computes_numbers(op: TileOp) -> bool:
+    """True for an operation on scalars; what is inside of it aside."""
     types = [t for key, t in op.fields.items() if key[0] == "!"]
     flat = [x for t in types for x in (t if isinstance(t, tuple) else (t,))]
-    return not op.regions and op.name.startswith("arith.") and not any(t.is_shaped for t in flat)
+    return op.name.startswith(_NUMBERS) and not any(t.is_shaped for t in flat)
+
+
+def _scalar_kind(type_: Type) -> str:
+    """Type of a number that is given to a parameter."""
+    kind = type_.element or type_.kind
+    return {"int": "index", "float": "f32"}.get(kind, kind)
 
 
 def dims_of(shape: Sequence[int]) -> tuple[str, ...]:

@@ -27,5 +27,6 @@ from .syntax import (
     Type as Type,
 )
 from .table import (
+    TERMINATORS as TERMINATORS,
     operation_rows as operation_rows,
 )

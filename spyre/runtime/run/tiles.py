@@ -184,13 +184,11 @@ def _run(
         if pointer.is_stored:
             view = (pointer.shape, contiguous_strides(pointer.shape), 0)
             outputs.append(RunOutput(name, view, pointer.dtype_name))
-    count = max(len(traced.constants), 1)
-    layout = SpyreTensorLayout.from_host((count * STICK_BYTES // 4,), "float32")
-    spec = ArgumentSpec(
-        len(pointers), CONSTANTS, Role.INPUT, (count * STICK_BYTES // 4,), "float32", layout, (1,)
-    )
-    image = partial(_constants, traced.constants, numerics)
-    buffers[CONSTANTS] = RunBuffer(CONSTANTS, layout.device_bytes, spec, image=image)
+    image = _constants(traced.constants, numerics)
+    size = image.size // 4
+    layout = SpyreTensorLayout.from_host((size,), "float32")
+    spec = ArgumentSpec(len(pointers), CONSTANTS, Role.INPUT, (size,), "float32", layout, (1,))
+    buffers[CONSTANTS] = RunBuffer(CONSTANTS, layout.device_bytes, spec, image=lambda: image)
     by_index = dict(enumerate(buffers))
     launch = RunLaunch(traced, by_index, {})
     found = (*findings, *traced.findings)
@@ -211,15 +209,13 @@ def _flat(tensor: HostTensor, name: str) -> HostTensor:
     return HostTensor.from_array(name, tensor.to_array().reshape(-1), tensor.dtype_name)
 
 
-def _constants(constants: tuple[tuple[str, float], ...], numerics: Numerics) -> Array:
-    """The bytes of the constants: a stick of equal numbers each."""
+def _constants(constants: tuple[tuple[str, Array], ...], numerics: Numerics) -> Array:
+    """The bytes of the constants, whole sticks each."""
     sticks = [np.zeros(STICK_BYTES, np.uint8)] if not constants else []
-    for element, value in constants:
+    for element, image in constants:
         name = FORMATS[element]
-        numbers = np.array([value], np.int32 if element in ("i32", "si32") else np.float32)
-        codes = encode_device(numbers, name, numerics.alu_rules)
-        encoded = codes_to_bytes(codes, name)
-        sticks.append(np.tile(encoded, STICK_BYTES // encoded.size))
+        numbers = image.astype(np.int32 if "INT" in name else np.float32)
+        sticks.append(codes_to_bytes(encode_device(numbers, name, numerics.alu_rules), name))
     return np.concatenate(sticks)
 
 
