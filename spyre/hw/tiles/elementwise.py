@@ -17,7 +17,7 @@ from spyre.hw.tiles.numbers import (
     is_integer_operation,
     signed_as,
 )
-from spyre.hw.tiles.trace import Site, result_type
+from spyre.hw.tiles.trace import Site
 from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Number
 from spyre.mlir.tiles import operation_rows
 
@@ -96,7 +96,9 @@ def on_tiles(site: Site, tiles: Sequence[DataTile], target: DataTile | None) -> 
         return _cast(site, short, tiles[0], target)
     if short in ("cmpf", "cmpi"):
         return _compared(site, fields["predicate"].text, tiles, target)
-    element = result_type(op).scalar
+    written = fields.get("!T") or fields.get("!outs") or fields.get("!types")
+    last = written[-1] if isinstance(written, tuple) else written
+    element = tiles[-1].element if last is None else last.scalar
     if element == "i1" and short in MASKS:
         tiles = [converted(site, tile, tiles[-1].element) for tile in tiles]
         return site.pointwise(MASKS[short], tiles, shape, target)

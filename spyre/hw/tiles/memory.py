@@ -93,7 +93,8 @@ def _check_room(site: Site, element: str, part: Part) -> None:
             site.tracer.scratchpad.block(int(first[used].min()), int(end[used].max()))
         return
     argument = [*site.tracer.pointers.values()][part.owner]
-    if FORMATS.get(argument.element) != FORMATS[element]:
+    own = {"!spyreop.df16": "f16", "si32": "i32"}.get(element, element)
+    if argument.element != own:
         raise LaunchError(
             "SPY344", f"argument {argument.name} has other elements than its view", site.place,
             expected=element, found=argument.element,

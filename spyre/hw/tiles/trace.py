@@ -566,11 +566,3 @@ def _scalar_kind(type_: Type) -> str:
 def dims_of(shape: Sequence[int]) -> tuple[str, ...]:
     """The dims of an operation over ``shape``."""
     return tuple(f"d{k}" for k in range(len(shape)))
-
-
-def result_type(op: TileOp) -> Type:
-    """The type of an elementwise operation's operands, or else of its result."""
-    fields = op.fields
-    found = fields.get("!T") or fields.get("!outs") or fields.get("!result") or fields["!types"]
-    last: Type = found[-1] if isinstance(found, tuple) else found
-    return last

@@ -4,7 +4,8 @@ A row's ``form`` is how the operation is written (:mod:`.forms`). The type of th
 ``a`` is the type in field ``!a``, and ``!T`` where there is none; a list of values has its types in
 ``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the
 shape of ``!T``, ``element`` an element of the value, ``last`` the last of ``!types``, ``constant``
-the type that is written or a boolean, any other word the types of that field.
+the type that is written or a boolean, the name of a type that type, any other word the types of
+that field.
 ``kinds``: types that the first operand (and so its kin) may have. ``rule``: further
 conditions (`rules.rule_faults`). ``engine``: name of the simulator's operation, of those that are
 elementwise.
@@ -36,6 +37,7 @@ class OperationRow:
 
 
 UNARY = "%a ~ : !T"
+WORDS = "%a , %b ?( : !T )?"
 BINARY = "%a , %b ~ : !T"
 CAST = "%a ~ : !a to !result"
 DESTINATION = "ins( %ins* : !ins* ) outs( %outs* : !outs* )"
@@ -201,9 +203,11 @@ _ROWS = (
              "half", "T.rank = 0"),
     OperationRow("spyreop.softplus", "%a beta #beta threshold #threshold : !T", "T",
                  "half", "T.rank = 0", "softplus"),
-    *_family("spyreop", "realdiv layernormscale", BINARY, "T", "half", "T.rank = 0"),
-    *_family("spyreop", "addi32toi32=add muli32toi32=mul addi64toi64=add", BINARY, "T",
-             INTEGER, "T.rank = 0"),
+    *_family("spyreop", "realdiv", BINARY, "T", "half", "T.rank = 0"),
+    OperationRow("spyreop.layernormscale", "%a ?( squares %b )? : !T", "T", "half", "T.rank = 0"),
+    *_family("spyreop", "addi32toi32=add muli32toi32=mul", WORDS, "i32", "",
+             "%a.kind = i32; %b.kind = i32"),
+    *_family("spyreop", "addi64toi64=add", WORDS, "i64", "", "%a.kind = i64; %b.kind = i64"),
     *_refused("spyreop", "idx32toaddr slice_reduction", "it has no meaning in a text"),
     *_refused("ktdf", "*", "texts of this dialect are made after KTIR"),
 )  # fmt: skip

@@ -223,7 +223,7 @@ def given_values(inputs: Mapping[str, Any]) -> dict[str, HostTensor | float]:
     """Arrays as host tensors, numbers as they are."""
     found: dict[str, HostTensor | float] = {}
     for name, value in inputs.items():
-        if isinstance(value, HostTensor | int | float | np.number) or np.ndim(value) == 0:
+        if isinstance(value, HostTensor | int | float | np.number):
             found[name] = value if isinstance(value, HostTensor) else np.asarray(value).item()
         else:
             found[name] = HostTensor.from_array(name, np.asarray(value))
