@@ -74,7 +74,8 @@ def reshaped(site: Site, tile: DataTile, shape: tuple[int, ...]) -> DataTile:
 
 def trace_extract(site: Site) -> None:
     """One element, where it is, or of a table of numbers."""
-    value, at = site.value(site.op.fields["value"]), site.numbers(site.op.fields["indices"])
+    value = site.value(site.op.fields["value"])
+    at = _positions(site, site.op.fields["indices"], site.op.fields["!value"].extents)
     if isinstance(value, Number):
         tiles = np.arange(site.n_tiles)[None]
         rows = np.arange(site.level.rows)[:, None]
@@ -97,7 +98,19 @@ def _slice(site: Site, tile: DataTile) -> DataTile:
     offsets, sizes, strides = (site.op.fields[key] for key in ("offsets", "sizes", "strides"))
     if not all(isinstance(stride, int) for stride in strides):
         site.refuse("a stride of a slice that is a value", "strides that are written")
-    return tile.part(site.numbers(offsets), sizes, site.level, strides)
+    spans = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    at = _positions(site, offsets, tile.shape, spans)
+    return tile.part(at, sizes, site.level, strides)
+
+
+def _positions(
+    site: Site, items: Sequence[str | int], shape: Sequence[int], spans: Sequence[int] = ()
+) -> tuple[Any, ...]:
+    """Positions in a tile of ``shape``, and ``spans`` behind them. DeviceFault SPY414 outside."""
+    at = site.numbers(items)
+    for dim, (first, size) in enumerate(zip(at, shape, strict=True)):
+        site.require_inside(dim, first, first + (spans[dim] if spans else 0), size, "tensor")
+    return at
 
 
 def trace_insert(site: Site) -> None:
@@ -105,7 +118,8 @@ def trace_insert(site: Site) -> None:
     fields = site.op.fields
     whole = site.copied(site.tile(fields.get("into", fields["value"])))
     if "element" in fields:
-        target = whole.part(site.numbers(fields["indices"]), (), site.level)
+        at = _positions(site, fields["indices"], whole.shape)
+        target = whole.part(at, (), site.level)
         tile = site.tile(fields["element"])
     else:
         target = _slice(site, whole)

@@ -76,6 +76,7 @@ def trace_deliver(site: Site) -> None:
         tiles = _folded(branch, future, order)
     for name, whole, type_ in zip(op.results, tiles, op.fields["!result"], strict=True):
         site.bind(reshaped(branch, whole, type_.extents), name)
+        site.tracer.consumers[name] = _mask(consumers, site.level)
 
 
 def _read(future: Future, producer: Int64Array) -> list[DataTile]:

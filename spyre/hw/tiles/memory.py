@@ -44,6 +44,8 @@ def trace_view(site: Site) -> None:
     sizes, strides = (tuple(map(site.number, fields[key])) for key in ("sizes", "strides"))
     if type_.element not in FORMATS:
         site.refuse(f"memory of {type_.element}", f"one of {', '.join(FORMATS)}")
+    if not sizes:
+        site.refuse("memory without dims", "sizes: [1]")
     steps = tuple(same(site, stride) for stride in strides)
     if min(steps, default=0) < 0:
         site.refuse("a stride below 0", "strides from 0 on", str(steps))
@@ -158,7 +160,8 @@ def trace_access_tile(site: Site) -> None:
     shifted = tuple(_number(site, n + low) for n, low in zip(corner, lows, strict=True))
     if not view.is_clipped:
         for dim, (first, extent) in enumerate(zip(shifted, extents, strict=True)):
-            check_inside(site, view, dim, first.values, first.values + extent - 1)
+            last = first.values + extent - 1
+            site.require_inside(dim, first.values, last, view.sizes[dim].at(site.level), "view")
     site.bind(Access(view, extents, order, shifted))
 
 
@@ -173,23 +176,6 @@ def box_of(site: Site, prefix: str) -> tuple[tuple[int, ...], tuple[int, ...], t
     extents = tuple(high - low + 1 for low, high in zip(lows, highs, strict=True))
     order = site.resolved(f"{prefix}_order")
     return lows, extents, tuple(range(len(box))) if order is None else order.permutation
-
-
-def check_inside(site: Site, view: View, dim: int, low: Array, last: Array) -> None:
-    """First and last coordinate along a dim are in the view: DeviceFault SPY414."""
-    active = site.level.active
-    low, last, most = (
-        np.broadcast_to(x, active.shape) for x in (low, last, view.sizes[dim].at(site.level))
-    )
-    outside = active & ((low < 0) | (last >= most))
-    if outside.any():
-        row, tile = (int(k) for k in np.argwhere(outside)[0])
-        wrong = low[row, tile] if low[row, tile] < 0 else last[row, tile]
-        raise DeviceFault(
-            "SPY414", f"a tile of data leaves its view on compute tile {tile}", site.place,
-            expected=f"coordinates from 0, below {int(most[row, tile])}, along dim {dim}",
-            found=f"{int(wrong)}",
-        )  # fmt: skip
 
 
 Piece = tuple[DataTile, tuple[Array, ...], Level]

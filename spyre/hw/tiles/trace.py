@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import decode_bfloat16, encode_bfloat16
 from spyre.errors import (
+    DeviceFault,
     Finding,
     LaunchError,
     Severity,
@@ -35,6 +36,7 @@ from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
     PAIR,
     SCRATCHPAD,
+    BoolArray,
     DataTile,
     Level,
     Number,
@@ -101,6 +103,7 @@ class Tracer:
     scopes: list[dict[str, Value | Pending]] = field(default_factory=list)
     targets: dict[str, DataTile] = field(default_factory=dict)
     iterators: list[Number] = field(default_factory=list)
+    consumers: dict[str, BoolArray] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=dict)
     uses: dict[tuple[int, str], int] = field(default_factory=dict)
     sequence: int = 0
@@ -164,6 +167,7 @@ class Tracer:
         for op in body:
             self.sequence += 1
             try:
+                self._check_uses(op, level)
                 self.handler(Site(self, op, level))
             except SpyreError as error:
                 if error.finding.location is None:
@@ -174,6 +178,17 @@ class Tracer:
         yielded = [self.value(name) for names in ends for name in names]
         self.scopes.pop()
         return yielded
+
+    def _check_uses(self, op: TileOp, level: Level) -> None:
+        """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
+        for name in op.uses():
+            consumers = self.consumers.get(name)
+            if consumers is not None and (others := level.active & ~consumers).any():
+                raise LaunchError(
+                    "SPY190", f"%{name} is used on a tile that does not consume it",
+                    expected=f"tiles {np.flatnonzero(consumers).tolist()}",
+                    found=f"tile {int(np.argwhere(others)[0][1])}",
+                )  # fmt: skip
 
     def found(self, name: str) -> Value | Pending | None:
         """What a name is now; None for one that is not in scope."""
@@ -262,6 +277,22 @@ class Site:
         if not isinstance(value, kind):
             self.refuse(f"%{name} as an operand", kind.__name__, type(value).__name__)
         return value
+
+    def require_inside(
+        self, dim: int, first: Array, last: Array, size: Array | int, what: str
+    ) -> None:
+        """DeviceFault SPY414 for positions along a dim that are not in ``what``."""
+        active = self.level.active
+        first, last, size = (np.broadcast_to(x, active.shape) for x in (first, last, size))
+        outside = active & ((first < 0) | (last >= size))
+        if outside.any():
+            row, tile = (int(k) for k in np.argwhere(outside)[0])
+            wrong = first[row, tile] if first[row, tile] < 0 else last[row, tile]
+            raise DeviceFault(
+                "SPY414", f"a tile of data leaves its {what} on compute tile {tile}", self.place,
+                expected=f"coordinates from 0, below {int(size[row, tile])}, along dim {dim}",
+                found=f"{int(wrong)}",
+            )  # fmt: skip
 
     def number(self, item: str | int, is_address: bool = False) -> Number:
         """A name's number, or one that is written; no address but where one may be."""
@@ -353,6 +384,7 @@ class Site:
         """Define a result; the storage of a tile lives until its last use."""
         name = name or self.op.results[0]
         self.tracer.scopes[-1][name] = value
+        self.tracer.consumers.pop(name, None)
         if isinstance(value, DataTile):
             self.keep(value, self.tracer.last_use(self.op, name))
 

@@ -92,10 +92,11 @@ _ROWS = (
         "result", rule="indirect_tile",
     ),
     OperationRow("ktdp.load", "%tile : !tile -> !result", "result",
-                 rule="tile.kind = access_tile; result.kind = tensor; tile.shape = result.shape"),
+                 rule="tile.kind = access_tile; result.kind = tensor; tile.shape = result.shape; "
+                 "element"),
     OperationRow("ktdp.store", "%value , %tile : !value , !tile",
                  rule="value.kind = tensor; tile.kind = access_tile; tile.shape = value.shape; "
-                 "aliasing"),
+                 "element; aliasing"),
     OperationRow(
         "ktdp.runtime_arg_extract", "$field from %argument : !argument -> !result",
         "result", rule="extract_argument",
@@ -132,9 +133,10 @@ _ROWS = (
     OperationRow("arith.select", "%condition , %a , %b ~ : !types*", "last", ANY, "select",
                  "where3"),
     *_family("arith", "index_cast index_castui", CAST, "result", INTEGER, CAST_RULE),
-    *_family("arith", "extsi extui trunci", CAST, "result", INTEGER, CAST_RULE),
+    *_family("arith", "extsi extui trunci", CAST, "result", INTEGER, f"{CAST_RULE}; width"),
     *_family("arith", "sitofp uitofp", CAST, "result", INTEGER, CAST_RULE),
-    *_family("arith", "extf truncf fptosi fptoui", CAST, "result", FLOAT, CAST_RULE),
+    *_family("arith", "extf truncf", CAST, "result", FLOAT, f"{CAST_RULE}; width"),
+    *_family("arith", "fptosi fptoui", CAST, "result", FLOAT, CAST_RULE),
     OperationRow("arith.bitcast", CAST, "result", ANY, CAST_RULE),
     *_family("math", "exp exp2 log log2 log1p sqrt rsqrt tanh sin cos erf absf=abs floor ceil",
              UNARY, "T", FLOAT),
@@ -159,7 +161,7 @@ _ROWS = (
     OperationRow("linalg.generic",
                  f"{{}} {DESTINATION} ?( attrs = @attrs )? {{body ?( -> !result* )?",
                  "outs", rule="generic"),
-    OperationRow("linalg.index", "#dim : !result", "result", rule="result.kind = index"),
+    OperationRow("linalg.index", "#dim : !result", "result", rule="result.kind = index; index"),
     OperationRow("linalg.yield", "?( %values* : !values* )?"),
     # --- tensors
     OperationRow("tensor.empty", "( %sizes* ) : !result", "result", rule="static"),
