@@ -140,7 +140,7 @@ modules, so that no other module takes the identity in the key.
 """
 
 
-def _traced(
+def traced_function(
     program: KtirProgram,
     function: str | None,
     pointers: Mapping[str, TilePointer],
@@ -179,7 +179,7 @@ def describe_tiles(
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise ValidationError(findings)
     pointers, numbers = bind_arguments(program, function, given)
-    traced = _traced(program, function, pointers, numbers, numerics, traces)
+    traced = traced_function(program, function, pointers, numbers, numerics, traces)
     return _run(program, traced, pointers, numerics, findings)
 
 
@@ -200,7 +200,7 @@ def _run(
         if pointer.is_stored:
             view = (pointer.shape, contiguous_strides(pointer.shape), 0)
             outputs.append(RunOutput(name, view, pointer.dtype_name))
-    image = _constants(traced.constants, numerics)
+    image = constant_bytes(traced.constants, numerics)
     size = image.size // 4
     layout = SpyreTensorLayout.from_host((size,), "float32")
     spec = ArgumentSpec(len(pointers), CONSTANTS, Role.INPUT, (size,), "float32", layout, (1,))
@@ -225,7 +225,7 @@ def _flat(tensor: HostTensor, name: str) -> HostTensor:
     return HostTensor.from_array(name, tensor.to_array().reshape(-1), tensor.dtype_name)
 
 
-def _constants(constants: tuple[tuple[str, Array], ...], numerics: Numerics) -> Array:
+def constant_bytes(constants: tuple[tuple[str, Array], ...], numerics: Numerics) -> Array:
     """The bytes of the constants, whole sticks each."""
     sticks = [np.zeros(STICK_BYTES, np.uint8)] if not constants else []
     for element, image in constants:
