@@ -240,8 +240,10 @@ class Site:
 
     @property
     def until(self) -> int:
-        """Number of the last operation that uses its result."""
-        return self.tracer.last_use(self.op, self.op.results[0]) if self.op.results else self.now
+        """Number of the last operation that uses its results, or is inside of it."""
+        uses = (self.tracer.last_use(self.op, name) for name in self.op.results)
+        inside = (self.tracer.places.get(id(op), -1) for op in self.op.inside())
+        return max((self.now, *uses, *inside))
 
     @property
     def place(self) -> SourceLocation | None:
@@ -349,8 +351,8 @@ class Site:
         if number.kind in INTEGERS and (np.abs(values + 0.5) > 2.0**31).any():
             self.refuse("an integer of more than 32 bits as data", "-2^31 to 2^31 - 1")
         held = values.shape[2:]
-        distinct, which = np.unique(values.reshape(prod(values.shape[:2]), -1), axis=0,
-                                    return_inverse=True)  # fmt: skip
+        rows = values.reshape(prod(values.shape[:2]), prod(held))
+        distinct, which = np.unique(rows, axis=0, return_inverse=True)
         stick = len(held) - 1 if held and held[-1] > 1 else None
         pitches, size = slot_pitches(held, element, stick)
         size = size if prod(held) > 1 else STICK_BYTES

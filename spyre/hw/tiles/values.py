@@ -193,8 +193,8 @@ class DataTile:
 
     def begins_as(self, other: DataTile) -> bool:
         """True if it begins where ``other`` does; of tiles with places of the trace's choice."""
-        same = self.offsets.flat[0] == other.offsets.flat[0]
-        return self.owner == other.owner and bool(same)
+        first, second = self.offsets.flat[:1], other.offsets.flat[:1]  # none in no iterations
+        return self.owner == other.owner and np.array_equal(first, second)
 
     def reshaped(self, shape: tuple[int, ...]) -> DataTile | None:
         """The same elements in another shape of as many; None if they would have to move."""
