@@ -90,9 +90,7 @@ class KtirFunction:
             raise self._error("tensors of one card are needed", "at least one tensor", "others")
         card = buffers[0].card
         numerics = card.device.numerics
-        traced = traced_function(
-            self.program, self.name, pointers, numbers, numerics, self._traces
-        )
+        traced = traced_function(self.program, self.name, pointers, numbers, numerics, self._traces)
         key = hash((id(traced), id(card), card.device.resets))
         loaded, table = self._loaded.get_or_make(key, lambda: _load(traced, card, buffers[0]))
         buffers.append(buffer_of(table))
@@ -122,9 +120,7 @@ class KtirFunction:
         return LaunchError("SPY342", message, place, expected=expected, found=str(found))
 
 
-def _load(
-    traced: TracedKernel, card: Any, like: DeviceBuffer
-) -> tuple[LoadedKernel, torch.Tensor]:
+def _load(traced: TracedKernel, card: Any, like: DeviceBuffer) -> tuple[LoadedKernel, torch.Tensor]:
     """The kernel on the card, and the memory of its constants."""
     kernel = Kernel(traced, card.device)
     loaded = card.blocking.load(kernel)
@@ -164,4 +160,4 @@ def _elements(argument: KtirArgument, tensor: torch.Tensor) -> int:
     layout = buffer_of(tensor).tensor.layout
     if _is_device_shape(argument, tensor, layout):
         return int(np.prod(layout.device_size))
-    return tensor.numel()
+    return int(tensor.numel())

@@ -43,7 +43,7 @@ TEXT = f"""func.func @add_kernel(
   %tile = ktdp.get_compute_tile_id : index
   %c128 = arith.constant 128 : index
   %first = arith.muli %tile, %c128 : index
-{_VIEW.replace("NAME", "x_ptr")}{_VIEW.replace("NAME", "y_ptr")}{_VIEW.replace("NAME", "output_ptr")}
+{"".join(_VIEW.replace("NAME", name) for name in ("x_ptr", "y_ptr", "output_ptr"))}
   %a = ktdp.load %tx_ptr : !ktdp.access_tile<128xindex> -> tensor<128xf16>
   %b = ktdp.load %ty_ptr : !ktdp.access_tile<128xindex> -> tensor<128xf16>
   %c = arith.addf %a, %b : tensor<128xf16>

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
 from spyre.errors import LaunchError, ValidationError
 from tests.mlir.tiles.corpus import EXAMPLES
+
+torch = pytest.importorskip("torch")
 
 
 def function(name, *edits):

@@ -22,6 +22,7 @@ from spyre.mlir.tiles import TERMINATORS, Region, TileOp
 
 ELEMENTWISE = ("arith.", "math.", "linalg.add", "linalg.sub", "linalg.mul", "linalg.m")
 
+
 @dataclass(frozen=True, eq=False)
 class Trips:
     """A loop's lower bound, step and number of trips, [row, tile]."""
@@ -77,7 +78,7 @@ def trace_for(site: Site) -> None:
     arguments = [str(name) for name, _ in region.arguments[1:]]
     inits, types = fields.get("inits", ()), fields.get("!types", ())
     carried = list(zip(site.op.results, arguments, inits, types, strict=True))
-    kept = {name: own for name, own, _, _ in carried if own not in numbers}
+    kept = {str(name): own for name, own, _, _ in carried if own not in numbers}
     begun = [site.tile(init, type_.extents) for name, _, init, type_ in carried if name in kept]
     layouts = [tile.lane_dim for tile in begun]
     state = len(tracer.statements), tracer.sequence, dict(tracer.scratchpad.taken)
@@ -188,10 +189,10 @@ def _counted(
         running = trips.count > number
         variable = Number(trips.lower + number * trips.step, level, kind=_kind(site))
         made = site.tracer.run_body(body, level.restricted(running), {induction: variable, **now})
-        for own, value in zip(numbers, made, strict=True):
+        for name, value in zip(numbers, made, strict=True):
             assert isinstance(value, Number)
-            now[own] = _merged(site, running, value, now[own])
-            history[own].append(now[own].values)
+            now[name] = _merged(site, running, value, now[name])
+            history[name].append(now[name].values)
     every = {own: replace(now[own], values=np.stack(rows)) for own, rows in history.items()}
     return now, every
 
@@ -247,10 +248,11 @@ def trace_if(site: Site) -> None:
         branch = site.at(site.level.restricted(mask))
         for name, value in zip(results, tracer.run_body(region.body, branch.level), strict=False):
             type_, kept = site.op.fields["!result"][results.index(name)], found.get(name)
-            if isinstance(value, Number) and not isinstance(kept, DataTile):
-                if not type_.is_shaped:
-                    found[name] = value if kept is None else _merged(site, mask, value, kept)
-                    continue
+            is_known = isinstance(value, Number) and not isinstance(kept, DataTile)
+            if is_known and not type_.is_shaped:
+                assert isinstance(value, Number)
+                found[name] = value if kept is None else _merged(site, mask, value, kept)
+                continue
             tile = branch.as_tile(value, type_.extents)
             if not isinstance(kept, DataTile):
                 until = max(end_of(site), tracer.last_use(site.op, name))

@@ -83,8 +83,11 @@ def trace_extract(site: Site) -> None:
         site.bind(Number(whole[(rows, tiles, *at)], site.level, kind=value.kind))
         return
     tile = site.as_tile(value, ())
-    element = tile.part(at, (), site.level) if any(np.any(x) for x in at) else tile
-    site.bind(replace(element, shape=(), pitches=(), stick=None))
+    moves = any(np.any(x) for x in at)
+    element = tile.part(at, (), site.level) if moves else tile
+    element = replace(element, shape=(), pitches=(), stick=None)
+    # A statement reads a whole stick, which may end outside of the argument.
+    site.bind(site.copied(element) if moves and not tile.is_local else element)
 
 
 def trace_slice(site: Site) -> None:

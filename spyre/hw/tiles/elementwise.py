@@ -205,9 +205,8 @@ def _on_integers(
     if name[:3] in ("min", "max"):
         zero = site.constant(site.typed(0.0, "f32"), shape)
         test = "lesserthan" if "min" in name else "greaterthan"
-        name, tiles = "where3", [
-            site.pointwise(test, [_difference(site, tiles, name.endswith("ui")), zero], shape), *tiles
-        ]  # fmt: skip
+        sign = _difference(site, tiles, name.endswith("ui"))
+        name, tiles = "where3", [site.pointwise(test, [sign, zero], shape), *tiles]
     if name == "where3":  # moves bits
         bits = [replace(tile, element="f32", value=None) for tile in tiles[1:]]
         own = None if target is None else replace(target, element="f32")

@@ -7,7 +7,7 @@ of the fold, like the body of a loop that carries its results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -69,9 +69,7 @@ def trace_reduce(site: Site) -> None:
 def _space(site: Site, maps: Sequence[AffineMap], rank: int) -> tuple[int, ...]:
     """Extents of the iterators: each is a dim of some operand."""
     extents: dict[int, int] = {}
-    for map_, type_ in zip(
-        maps, (*site.op.fields["!ins"], *site.op.fields["!outs"]), strict=True
-    ):
+    for map_, type_ in zip(maps, (*site.op.fields["!ins"], *site.op.fields["!outs"]), strict=True):
         for result, extent in zip(map_.results, type_.extents, strict=True):
             if isinstance(result, AffineDim):
                 extents[result.index] = extent
@@ -123,7 +121,7 @@ def _run(
     """The values that ``body`` yields over the space of iterations."""
     tracer, region = site.tracer, site.op.regions[0]
     tracer.iterators = _iterators(site, shape)
-    names = {own: value for (own, _), value in zip(region.arguments, seen, strict=False)}
+    names = {str(own): value for (own, _), value in zip(region.arguments, seen, strict=False)}
     return tracer.run_body(body, site.level, names)
 
 
@@ -216,13 +214,13 @@ def _fold(users: Sequence[TileOp], own: str, result: str) -> Fold | None:
     if not users or result not in users[-1].results:
         return None
     names = [op.name for op in users]
-    pair = [*users[0].uses()]
+    pair = [str(name) for name in users[0].uses()]
     if len(pair) != 2 or pair.count(own) != 1:
         return None
     other = pair[1 - pair.index(own)]
     if len(users) == 1:
         return operation_rows()[names[0]].engine, other
-    chosen = [*users[-1].uses()]
+    chosen = [str(name) for name in users[-1].uses()]
     kind = users[0].fields["predicate"].text[1:2] if names[0] == "arith.cmpf" else ""
     is_choice = chosen[:1] == [*users[0].results] and chosen[1:] in (pair, pair[::-1])
     if names != ["arith.cmpf", "arith.select"] or kind not in ("g", "l") or not is_choice:
@@ -296,9 +294,7 @@ def _positions(trip: Array, extents: Sequence[int]) -> list[Array]:
     return [row[:, None] for row in found]
 
 
-def _sliceable(
-    site: Site, tile: DataTile, summed: Sequence[int], kept: Sequence[int]
-) -> DataTile:
+def _sliceable(site: Site, tile: DataTile, summed: Sequence[int], kept: Sequence[int]) -> DataTile:
     """The tile with none of the dims ``summed`` along lanes."""
     if not tile.varies or tile.stick not in summed:
         return tile

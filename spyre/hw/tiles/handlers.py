@@ -17,6 +17,7 @@ from spyre.hw.tiles.trace import FLOATS, Array, PointerArgument, Site, Tracer
 from spyre.hw.tiles.values import Access, Indirect, Number
 from spyre.mlir.tiles import KtirProgram, TileFunction, operation_rows
 
+
 def trace_function(
     program: KtirProgram,
     function: TileFunction,

@@ -43,8 +43,8 @@ def trace_moved(site: Site, access: Indirect, loads: bool) -> None:
         for d, (first, slopes) in enumerate(own):
             low = first.at(inner.level)
             last = low + sum(s * (n - 1) for s, n in zip(slopes, extents, strict=True))
-            own_view, at = (view, d) if isinstance(view, View) else (access.view, dim)
-            inner.require_inside(at, low, last, own_view.sizes[at].at(inner.level), "view")
+            looked, k = (view, d) if isinstance(view, View) else (access.view, dim)
+            inner.require_inside(k, low, last, looked.sizes[k].at(inner.level), "view")
         direct.append(nothing if view is not None else own[0])
         if isinstance(view, View):
             step = access.view.parts[0].strides[dim] * ELEMENT_BYTES[access.view.element]

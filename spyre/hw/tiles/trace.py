@@ -361,9 +361,7 @@ class Site:
         value = float(distinct[0, 0]) if distinct.size == 1 else None
         steps = [p if n > 1 else 0 for p, n in zip(pitches, held, strict=True)] or [0] * len(shape)
         owner = len(tracer.pointers)
-        return DataTile(
-            shape, element, owner, offsets, number.level, tuple(steps), stick, value
-        )
+        return DataTile(shape, element, owner, offsets, number.level, tuple(steps), stick, value)
 
     def _constant_at(
         self, element: str, held: tuple[int, ...], row: Array, stick: int | None, size: int

@@ -170,11 +170,13 @@ class DataTile:
         return replace(self, shape=shape, offsets=offsets, level=level, pitches=steps, stick=None)
 
     def fixed(self, at: Mapping[int, npt.NDArray[Any]], level: Level) -> DataTile:
-        """Its elements at a position, [row, tile], along some dims, none of which is along lanes."""
+        """Its elements at a position, [row, tile], along some dims, none of them along lanes."""
         kept = [d for d in range(len(self.shape)) if d not in at]
         moves = sum(place * self.pitches[d] for d, place in at.items())
         offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
-        bare = replace(self, offsets=offsets, level=level, value=None if self.varies else self.value)
+        bare = replace(
+            self, offsets=offsets, level=level, value=None if self.varies else self.value
+        )
         return replace(
             bare,
             shape=tuple(self.shape[d] for d in kept),

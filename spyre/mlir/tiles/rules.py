@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from spyre.mlir.program import INTEGERS as INTEGER_ARITHMETIC
-from spyre.mlir.program import AffineMap, AffineSet, fold, slope_along
+from spyre.mlir.program import (
+    INTEGERS as INTEGER_ARITHMETIC,
+    AffineMap,
+    AffineSet,
+    fold,
+    slope_along,
+)
 from spyre.mlir.tiles.deliveries import deliver, produce
 from spyre.mlir.tiles.syntax import (
     BITS,
@@ -457,7 +462,6 @@ def _generic(context: Context) -> Faults:
             ) != extent:
                 yield context.fault("SPY184", f"dim d{d} has two extents", extents[d], extent)
 
-
     for map_, type_ in zip(resolved, types, strict=True):
         for result, extent in zip(map_.results, type_.shape, strict=False):
             last = _last(result, [extents.get(d) for d in range(map_.n_dims)])
@@ -468,9 +472,14 @@ def _generic(context: Context) -> Faults:
 def _last(expr: Any, extents: Sequence[int | None]) -> int | None:
     """The largest value of a linear expression; None if it is not known."""
     slopes = [slope_along(expr, d) for d in range(len(extents))]
-    if None in slopes or any(slope and extent is None for slope, extent in zip(slopes, extents, strict=True)):
+    if None in slopes or any(
+        slope and extent is None for slope, extent in zip(slopes, extents, strict=True)
+    ):
         return None
-    ends = [(extent or 1) - 1 if (slope or 0) > 0 else 0 for slope, extent in zip(slopes, extents, strict=True)]
+    ends = [
+        (extent or 1) - 1 if (slope or 0) > 0 else 0
+        for slope, extent in zip(slopes, extents, strict=True)
+    ]
     found: int = fold(expr, ends, (), INTEGER_ARITHMETIC)
     return found
 
@@ -542,8 +551,8 @@ RULES: dict[str, Callable[[Context], Faults]] = {
     rule.__name__.strip("_"): rule
     for rule in (
         _tile_id, _view, _distributed, _access_tile, _indirect_tile, _aliasing, _extract_argument,
-        produce, deliver, _constant, _element, _index, _width, _predicate, _select, _static, _broadcast, _transpose, _reduce,
-        _matmul, _equal, _generic, _slice, _for, _branches,
+        produce, deliver, _constant, _element, _index, _width, _predicate, _select, _static,
+        _broadcast, _transpose, _reduce, _matmul, _equal, _generic, _slice, _for, _branches,
     )
 }  # fmt: skip
 _CODES = {"kind": "SPY182", "element": "SPY181", "shape": "SPY184", "count": "SPY184"}

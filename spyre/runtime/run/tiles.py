@@ -96,9 +96,7 @@ def bind_arguments(
     return pointers | {name: _at_address(name, value) for name, value in places.items()}, numbers
 
 
-def _check_limits(
-    program: KtirProgram, function: str | None, name: str, value: float
-) -> None:
+def _check_limits(program: KtirProgram, function: str | None, name: str, value: float) -> None:
     """LaunchError SPY342 for a number beyond what its argument's type allows."""
     parameters = program.function(function).parameters
     type_ = next(p.type for p in parameters if p.name == name)
