@@ -34,7 +34,7 @@ class KTIRInterpreter:
     def program(self) -> spyre.KtirProgram:
         """The program that is loaded."""
         if self._program is None:
-            raise RuntimeError("no program is loaded: call load first")
+            raise RuntimeError("No module loaded: call load first")
         return self._program
 
     def load(self, source: str | Path) -> None:

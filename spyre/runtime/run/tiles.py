@@ -220,6 +220,12 @@ def _spec(index: int, name: str, pointer: TilePointer) -> ArgumentSpec:
 
 def _flat(tensor: HostTensor, name: str) -> HostTensor:
     """The elements row by row, as the pointer's memory holds them."""
+    values = tensor.to_array()
+    if values.dtype == np.int64 and (values != values.astype(np.int32)).any():
+        raise LaunchError(
+            "SPY344", f"argument {name} has integers of more than 32 bits",
+            expected="-2^31 to 2^31 - 1, as device memory holds them", found=str(np.abs(values).max()),
+        )  # fmt: skip
     return HostTensor.from_array(name, tensor.to_array().reshape(-1), tensor.dtype_name)
 
 
