@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw.tiles.control import end_of, in_places
+from spyre.hw.tiles.control import in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, is_identity, reduced
 from spyre.hw.tiles.elementwise import combined
 from spyre.hw.tiles.trace import FLOATS, Array, Site
@@ -245,13 +245,10 @@ def _stepwise(
     if any(sorted(order) != list(kept) for order in orders):
         site.refuse("an output that lacks a parallel dim", "all parallel dims")
     sources = [_sliceable(site, site.as_tile(value, shape), summed, kept) for value in seen]
-    totals = []
+    stick, totals = len(kept) - 1 if kept else None, []
     for k, (name, order) in enumerate(zip(op.results, orders, strict=True)):
-        start = _start(site, k, folds)
-        until = max(end_of(site), tracer.last_use(op, name))
-        begun = start.over(inner_shape, [kept.index(d) for d in order])
-        totals.append(site.slot(inner_shape, start.element, len(kept) - 1 if kept else None, until))
-        site.write(begun, totals[-1])
+        begun = _start(site, k, folds).over(inner_shape, [kept.index(d) for d in order])
+        totals.append(placed(site, name, begun, stick))
     counts = np.full(site.level.rows, prod(shape[d] for d in summed), np.int64)
     inner, trip = tracer.repeated(site.level, counts)
     at = _positions(trip, [shape[d] for d in summed])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spyre.hw.tiles import control, data, deliveries, indirect, memory
+from spyre.hw.tiles import control, data, memory
 from spyre.hw.tiles.elementwise import trace_elementwise
 from spyre.hw.tiles.generic import trace_generic, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
@@ -96,7 +96,7 @@ def _trace_moved(site: Site) -> None:
     """ktdp.load and ktdp.store."""
     access, loads = site.one_of(Access, site.op.fields["tile"]), bool(site.op.results)
     if isinstance(access, Indirect):
-        indirect.trace_moved(site, access, loads)
+        memory.trace_moved(site, access, loads)
     else:
         (memory.trace_load if loads else memory.trace_store)(site, access)
 
@@ -112,7 +112,7 @@ HANDLERS: dict[str, Callable[[Site], None]] = {
     "ktdp.construct_memory_view": memory.trace_view,
     "ktdp.construct_distributed_memory_view": memory.trace_distributed,
     "ktdp.construct_access_tile": memory.trace_access_tile,
-    "ktdp.construct_indirect_access_tile": indirect.trace_indirect_tile,
+    "ktdp.construct_indirect_access_tile": memory.trace_indirect_tile,
     "ktdp.load": _trace_moved,
     "ktdp.store": _trace_moved,
     "linalg.fill": data.trace_splat,
@@ -135,7 +135,7 @@ HANDLERS: dict[str, Callable[[Site], None]] = {
     "linalg.index": _trace_index,
     "scf.for": control.trace_for,
     "scf.if": control.trace_if,
-    "ktdp.inter_tile_produce": deliveries.trace_produce,
-    "ktdp.inter_tile_reduce": deliveries.trace_deliver,
-    "ktdp.inter_tile_consume": deliveries.trace_deliver,
+    "ktdp.inter_tile_produce": control.trace_produce,
+    "ktdp.inter_tile_reduce": control.trace_deliver,
+    "ktdp.inter_tile_consume": control.trace_deliver,
 }

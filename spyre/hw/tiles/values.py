@@ -155,6 +155,36 @@ class DataTile:
         word = ELEMENT_BYTES[self.element]
         return tuple(word if d == self.stick else p for d, p in enumerate(self.pitches))
 
+    def viewed(
+        self,
+        shape: tuple[int, ...],
+        first: Sequence[Any],
+        slopes: Sequence[Sequence[int]],
+        level: Level | None = None,
+    ) -> DataTile:
+        """Over ``shape``: dim k is at position ``first[k]``, which may be [row, tile] of ``level``,
+        and moves by ``slopes[k][d]`` along dim d. Without a stick, elements are where they are.
+        """
+        level = level or self.level
+        word, lanes, own = ELEMENT_BYTES[self.element], self.lanes, self.element_pitches
+        pitches = [
+            sum(slope[d] * pitch for slope, pitch in zip(slopes, own, strict=True))
+            for d in range(len(shape))
+        ]
+        moves = sum(place * pitch for place, pitch in zip(first, own, strict=True))
+        stick, old = None, 0 if self.stick is None else self.stick
+        along = slopes[old] if self.stick is not None else ()
+        lane = [d for d, slope in enumerate(along) if slope % lanes]
+        if len(lane) == 1 and pitches[lane[0]] == word and not np.any(first[old] % lanes):
+            size = shape[lane[0]]
+            stick = lane[0] if size % lanes == 0 or size == self.shape[old] else None
+        if stick is not None:
+            pitches[stick] = STICK_BYTES
+        offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
+        return replace(
+            self, shape=shape, offsets=offsets, level=level, pitches=tuple(pitches), stick=stick
+        )
+
     def part(
         self,
         at: Sequence[npt.NDArray[Any]],
@@ -162,27 +192,17 @@ class DataTile:
         level: Level,
         strides: Sequence[int] = (),
     ) -> DataTile:
-        """Single elements of it: ``shape`` from the position ``at`` on, [row, tile] per dim."""
-        pitches = self.element_pitches
-        moves = sum(place * pitch for place, pitch in zip(at, pitches, strict=True))
-        offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
-        steps = tuple(p * s for p, s in zip(pitches, strides or (1,) * len(pitches), strict=True))
-        return replace(self, shape=shape, offsets=offsets, level=level, pitches=steps, stick=None)
+        """Elements of it: ``shape`` from the position ``at`` on, [row, tile] per dim."""
+        steps = strides or (1,) * len(at)
+        slopes = [[step * (d == k) for d in range(len(shape))] for k, step in enumerate(steps)]
+        return self.viewed(shape, at, slopes, level)
 
     def fixed(self, at: Mapping[int, npt.NDArray[Any]], level: Level) -> DataTile:
         """Its elements at a position, [row, tile], along some dims, none of them along lanes."""
         kept = [d for d in range(len(self.shape)) if d not in at]
-        moves = sum(place * self.pitches[d] for d, place in at.items())
-        offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
-        bare = replace(
-            self, offsets=offsets, level=level, value=None if self.varies else self.value
-        )
-        return replace(
-            bare,
-            shape=tuple(self.shape[d] for d in kept),
-            pitches=tuple(self.pitches[d] for d in kept),
-            stick=kept.index(self.stick) if self.stick in kept else None,
-        )
+        slopes = [[int(d == k) for d in kept] for k in range(len(self.shape))]
+        first = [at.get(k, 0) for k in range(len(self.shape))]
+        return self.viewed(tuple(self.shape[d] for d in kept), first, slopes, level)
 
     def in_rows(self, shape: tuple[int, ...]) -> DataTile:
         """A row of elements in another shape, in whole sticks where its last dim is."""
@@ -223,52 +243,20 @@ class DataTile:
             pitches[last] = STICK_BYTES
         return replace(self, shape=shape, pitches=tuple(pitches), stick=last)
 
-    def viewed(
-        self, shape: tuple[int, ...], first: Sequence[int], slopes: Sequence[Sequence[int]]
-    ) -> DataTile:
-        """Over ``shape``: dim k is at position ``first[k]`` and moves by ``slopes[k][d]`` along
-        dim d. Without a stick, elements are where they are in memory.
-        """
-        word, lanes, own = ELEMENT_BYTES[self.element], self.lanes, self.element_pitches
-        pitches = [
-            sum(slope[d] * pitch for slope, pitch in zip(slopes, own, strict=True))
-            for d in range(len(shape))
-        ]
-        offset = sum(place * pitch for place, pitch in zip(first, own, strict=True))
-        along = slopes[self.stick] if self.stick is not None else ()
-        lane = [d for d, slope in enumerate(along) if slope % lanes]
-        stick = lane[0] if len(lane) == 1 and pitches[lane[0]] == word else None
-        whole = stick is not None and (
-            shape[stick] % lanes == 0 or shape[stick] == self.shape[self.stick or 0]
-        )
-        if not whole or first[self.stick or 0] % lanes:
-            stick = None
-        else:
-            pitches[stick or 0] = STICK_BYTES
-        return replace(
-            self, shape=shape, offsets=self.offsets + offset, pitches=tuple(pitches), stick=stick
-        )
-
     def of_tiles(self, tiles: Int64Array) -> DataTile:
         """As tile t sees the memory of tile ``tiles[t]``."""
         return replace(self, offsets=self.offsets[:, tiles])
 
     def permuted(self, order: Sequence[int]) -> DataTile:
         """Dim k of the result is dim ``order[k]`` of this, which varies with no other."""
-        return replace(
-            self,
-            shape=tuple(self.shape[d] for d in order),
-            pitches=tuple(self.pitches[d] for d in order),
-            stick=None if self.stick is None else order.index(self.stick),
-        )
+        slopes = [[int(d == k) for d in order] for k in range(len(self.shape))]
+        shape = tuple(self.shape[d] for d in order)
+        return self.viewed(shape, (0,) * len(slopes), slopes)
 
     def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> DataTile:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
-        pitches = [0] * len(shape)
-        for own, dim in enumerate(dims):
-            pitches[dim] = self.pitches[own]
-        stick = None if self.stick is None else dims[self.stick]
-        return replace(self, shape=shape, pitches=tuple(pitches), stick=stick)
+        slopes = [[int(d == dim) for d in range(len(shape))] for dim in dims]
+        return self.viewed(shape, (0,) * len(dims), slopes)
 
 
 def slot_pitches(shape: tuple[int, ...], element: str, stick: int | None) -> tuple[list[int], int]:

@@ -224,7 +224,7 @@ def _flat(tensor: HostTensor, name: str) -> HostTensor:
     if values.dtype == np.int64 and (values != values.astype(np.int32)).any():
         raise LaunchError(
             "SPY344", f"argument {name} has integers of more than 32 bits",
-            expected="-2^31 to 2^31 - 1, as device memory holds them", found=str(np.abs(values).max()),
+            expected="-2^31 to 2^31 - 1, as in device memory", found=str(np.abs(values).max()),
         )  # fmt: skip
     return HostTensor.from_array(name, tensor.to_array().reshape(-1), tensor.dtype_name)
 
