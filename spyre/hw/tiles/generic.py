@@ -48,7 +48,10 @@ def trace_generic(site: Site) -> None:
             site.op.results, made, outputs, fields["!outs"], strict=True
         ):
             whole = site.rows(type_.extents, type_.element)
-            target = whole.viewed(shape, *_linear(site, map_))
+            first, slopes = _linear(site, map_)
+            if not _covers(first, slopes, shape, type_.extents):
+                site.refuse("an output whose elements are not written once each", found=str(map_))
+            target = whole.viewed(shape, first, slopes)
             tile = site.as_tile(value, shape)
             (site.move if target.stick is None else site.write)(tile, target)
             site.bind(whole, name)
@@ -92,6 +95,23 @@ def _linear(site: Site, map_: AffineMap) -> tuple[list[int], list[list[int]]]:
         site.refuse("a map that is not linear", "sums of dims and multiples of dims", str(map_))
     first = [fold(result, [0] * map_.n_dims, (), INTEGERS) for result in map_.results]
     return first, [[slope or 0 for slope in row] for row in slopes]
+
+
+def _covers(
+    first: Sequence[int],
+    slopes: Sequence[Sequence[int]],
+    shape: tuple[int, ...],
+    extents: tuple[int, ...],
+) -> bool:
+    """True if a linear map takes the space to each element of an operand once."""
+    wide = [d for d, size in enumerate(shape) if size > 1]
+    for start, row, extent in zip(first, slopes, extents, strict=True):
+        reach = 1
+        for d in sorted((d for d in wide if row[d]), key=row.__getitem__):
+            reach = reach * shape[d] if row[d] == reach else 0
+        if start or reach != extent:
+            return False
+    return all(sum(row[d] != 0 for row in slopes) == 1 for d in wide)
 
 
 def _seen(site: Site, value: Value, map_: AffineMap, shape: tuple[int, ...]) -> Value:

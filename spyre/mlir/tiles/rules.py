@@ -532,7 +532,9 @@ def _slice(context: Context) -> Faults:
         yield context.fault("SPY184", "the slice has another shape", groups[1], target)
     for k, (offset, size, stride) in enumerate(zip(*groups, strict=True)):
         extent = source.shape[k]
-        if isinstance(offset, int) and isinstance(stride, int) and extent is not None:
+        if isinstance(stride, int) and stride < 1:
+            yield context.fault("SPY184", f"stride {k} of the slice", "at least 1", stride)
+        elif isinstance(offset, int) and isinstance(stride, int) and extent is not None:
             last = offset + (size - 1) * stride
             if not (0 <= offset <= last < extent or size == 0):
                 yield context.fault("SPY184", f"dim {k} of the slice ends outside", extent, last)
