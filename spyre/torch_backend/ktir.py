@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from spyre.errors import LaunchError, Severity, ValidationError
-from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.layout import contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.mlir.tiles import KtirArgument, KtirProgram, load_ktir
 from spyre.runtime.flex import LaunchPlan, LoadedKernel
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.run import TilePointer, Traces, constant_bytes, traced_function
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
 
 if TYPE_CHECKING:
@@ -68,11 +68,10 @@ class KtirFunction:
                 numbers[argument.name] = self._number(argument, value)
                 continue
             tensor = self._tensor(argument, value)
-            used = _in_rows(argument, tensor)
+            used, count = _in_memory(argument, tensor)
             if used is not tensor and argument.is_stored:
                 stored.append((tensor, used))
             memory.append(used)
-            count = used.numel() if used is not tensor else _elements(argument, tensor)
             dtype = name_of(tensor.dtype)
             pointers[argument.name] = TilePointer.empty(argument.name, (count,), dtype)
         self._launch(pointers, numbers, memory)
@@ -129,35 +128,18 @@ def _load(traced: TracedKernel, card: Any, like: DeviceBuffer) -> tuple[LoadedKe
     return loaded, words.to(torch.device("spyre", card.index))
 
 
-def _in_rows(argument: KtirArgument, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, if its memory is as the function expects it, or its elements in a row."""
+def _in_memory(argument: KtirArgument, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The tensor whose memory the function uses, and its elements: the tensor itself if its memory
+    is as the function expects it, else its elements in a row.
+    """
     layout = buffer_of(tensor).tensor.layout
-    whole = not tensor.storage_offset() and tensor.numel() == tensor.untyped_storage().nbytes() // (
-        tensor.element_size()
-    )
-    if whole and (_is_device_shape(argument, tensor, layout) or (
-        tensor.is_contiguous() and _is_row_major(layout)
-    )):  # fmt: skip
-        return tensor
+    size = tuple(layout.device_size)
+    is_whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    if is_whole and argument.shape == size != tuple(tensor.shape):
+        return tensor, prod(size)
+    steps = zip(size, layout.stride_map, contiguous_strides(size), strict=True)
+    in_rows = all(extent == 1 or step == stride for extent, step, stride in steps)
+    if is_whole and tensor.is_contiguous() and in_rows:
+        return tensor, tensor.numel()
     row = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
-    return row.copy_(tensor.reshape(-1))
-
-
-def _is_device_shape(
-    argument: KtirArgument, tensor: torch.Tensor, layout: SpyreTensorLayout
-) -> bool:
-    """True if the function's view has the shape of the device memory, not that of the tensor."""
-    return argument.shape == tuple(layout.device_size) != tuple(tensor.shape)
-
-
-def _is_row_major(layout: SpyreTensorLayout) -> bool:
-    strides: Sequence[int] = contiguous_strides(tuple(layout.device_size))
-    pairs = zip(layout.device_size, layout.stride_map, strides, strict=True)
-    return all(size == 1 or step == stride for size, step, stride in pairs)
-
-
-def _elements(argument: KtirArgument, tensor: torch.Tensor) -> int:
-    layout = buffer_of(tensor).tensor.layout
-    if _is_device_shape(argument, tensor, layout):
-        return int(np.prod(layout.device_size))
-    return int(tensor.numel())
+    return row.copy_(tensor.reshape(-1)), tensor.numel()

@@ -139,26 +139,22 @@ def _carried_numbers(site: Site) -> dict[str, str]:
     is computed of the induction variable, each other, and numbers from outside.
     """
     region, scope = site.op.regions[0], site.tracer.found
-    names = [str(name) for name, _ in region.arguments]
-    pairs = zip(names[1:], _yields(region), site.op.fields.get("inits", ()), strict=False)
+    induction, *names = (str(name) for name, _ in region.arguments)
+    inits = site.op.fields.get("inits", ())
+    pairs = zip(names, _yields(region), inits, strict=False)
     found = {own: new for own, new, init in pairs if isinstance(scope(init), Number)}
-    while True:
-        lost = []
-        for own, new in found.items():
-            ops, used = _slice(region, [new])
-            inside = {str(x) for op in ops for o in (op, *op.inside()) for x in o.results}
-            inside |= {str(x) for op in ops for o in (op, *op.inside()) for r in o.regions
-                       for x, _ in r.arguments}  # fmt: skip
-            known = all(
-                name in inside or name in found or name == names[0]
-                or (name not in names and isinstance(scope(name), Number))
-                for name in used
-            )  # fmt: skip
-            if not known or not all(computes_numbers(o) for op in ops for o in (op, *op.inside())):
-                lost.append(own)
-        if not lost:
-            return found
+
+    def is_known(value: str) -> bool:
+        ops, used = _slice(region, [value])
+        every = [o for op in ops for o in (op, *op.inside())]
+        inside = {induction, *found, *(str(name) for o in every for name in o.results)}
+        inside |= {str(name) for o in every for own in o.regions for name, _ in own.arguments}
+        outside = (scope(name) for name in used if name not in inside)
+        return all(map(computes_numbers, every)) and all(isinstance(x, Number) for x in outside)
+
+    while lost := [own for own, new in found.items() if not is_known(new)]:
         found = {own: new for own, new in found.items() if own not in lost}
+    return found
 
 
 def _slice(region: Region, names: Sequence[str]) -> tuple[list[TileOp], set[str]]:

@@ -11,9 +11,8 @@ import numpy as np
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
 from spyre.hw.tiles.trace import FLOATS, Site, dims_of
-from spyre.hw.tiles.values import PAIR, DataTile, Number, Value
+from spyre.hw.tiles.values import PAIR, DataTile, Number
 from spyre.mlir.operation import MASK_CONSTANT
-from spyre.mlir.tiles import Type
 
 IDENTITIES = {
     "add": 0.0, "mul": 1.0, "maximum": -np.inf, "minimum": np.inf,
@@ -132,18 +131,12 @@ def trace_insert(site: Site) -> None:
 
 
 def trace_elements(site: Site) -> None:
-    """tensor.from_elements."""
-    values = [site.value(name) for name in site.op.fields["values"]]
-    site.bind(assembled(site, values, site.op.fields["!result"]))
-
-
-def assembled(site: Site, values: Sequence[Value], type_: Type) -> DataTile:
-    """A tile of single values, row by row."""
+    """tensor.from_elements: a tile of single values, row by row."""
+    type_ = site.op.fields["!result"]
     whole = site.rows(type_.extents, type_.element)
-    for at, value in zip(np.ndindex(type_.extents), values, strict=True):
-        tile = site.as_tile(value, ())
-        site.move(tile, whole.part(site.numbers(at), (), site.level))
-    return whole
+    for at, name in zip(np.ndindex(type_.extents), site.op.fields["values"], strict=True):
+        site.move(site.tile(name), whole.part(site.numbers(at), (), site.level))
+    site.bind(whole)
 
 
 def reduced(site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...]) -> DataTile:
