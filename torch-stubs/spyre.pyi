@@ -67,6 +67,9 @@ from spyre.torch_backend.inductor.hints import (
     name_tensor_dims as name_tensor_dims,
     spyre_hint as spyre_hint,
 )
+from spyre.torch_backend.ktir import (
+    ktir as ktir,
+)
 from spyre.torch_backend.observe import (
     counting as counting,
     profile as profile,

@@ -227,14 +227,16 @@ def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
     axes = walk_axes(context, {target.stick_dim: GROUP})
     for group in fold_cores(context.op, context.starts):
         for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
-            yield _convert_row(context, wide.pitch_bytes[wide.stick_dim], walk)
+            second = 0 if wide.is_lane else wide.pitch_bytes[wide.stick_dim]
+            yield _convert_row(context, second, walk)
 
 
 def _convert_row(context: PlanContext, second_bytes: int, walk: AccessMap) -> Int64Array:
     """``second_bytes``: from the first to the second stick of the 32-bit side."""
     source, target = context.inputs[0], context.output
     row = RowWriter(tb.CONVERT_KIND)
-    row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
+    lane = 0 if source.is_lane else tb.WHOLE_STICK
+    row.operand(0, 0, walk.first[0], lane, context.format_code(source.tensor))
     row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, context.format_code(target.tensor))
     row.walk(walk)
     row.header(

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
-from spyre.hw.tiles.trace import Site, dims_of
-from spyre.hw.tiles.values import PAIR, DataTile, Value
+from spyre.hw.tiles.trace import FLOATS, Site, dims_of
+from spyre.hw.tiles.values import PAIR, DataTile, Number
 from spyre.mlir.operation import MASK_CONSTANT
-from spyre.mlir.tiles import TileOp, Type, operation_rows
 
-IDENTITIES = {"add": 0.0, "mul": 1.0, "maximum": -np.inf, "minimum": np.inf}
+IDENTITIES = {
+    "add": 0.0, "mul": 1.0, "maximum": -np.inf, "minimum": np.inf,
+    "maxsi": -(2**31), "minsi": 2**31 - 1, "maxui": 0, "minui": -1,
+}  # fmt: skip
 REDUCTIONS = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
 LOWEST = 4.0e9
 """Numbers beyond it, of either sign, are starts of maxima and minima."""
@@ -29,8 +31,10 @@ def trace_splat(site: Site) -> None:
     rank = len(type_.extents)
     new = _integers(site, "dimensions") if "dimensions" in fields else range(rank)
     kept = [d for d in range(rank) if d not in new]
-    tile = site.tile(name, tuple(type_.extents[d] for d in kept), type_.element)
-    site.bind(tile.over(type_.extents, kept))
+    value = site.value(name)
+    if not isinstance(value, Number) or type_.element in FLOATS:
+        value = site.as_tile(value, tuple(type_.extents[d] for d in kept))
+    site.bind(value.over(type_.extents, kept))
 
 
 def _integers(site: Site, key: str) -> tuple[int, ...]:
@@ -41,7 +45,8 @@ def trace_empty(site: Site) -> None:
     """A shape: as a constant it is never read."""
     type_, nowhere = site.op.fields["!result"], np.zeros((1, 1), np.int64)
     pitches, owner = (0,) * len(type_.extents), len(site.tracer.pointers)
-    site.bind(DataTile(type_.extents, type_.element, owner, nowhere, site.level, pitches, None))
+    tile = DataTile(type_.extents, type_.element, owner, nowhere, site.level, pitches, None)
+    site.bind(replace(tile, is_empty=True))
 
 
 def trace_transpose(site: Site) -> None:
@@ -67,10 +72,21 @@ def reshaped(site: Site, tile: DataTile, shape: tuple[int, ...]) -> DataTile:
 
 
 def trace_extract(site: Site) -> None:
-    """One element, where it is."""
-    tile, at = site.tile(site.op.fields["value"]), site.numbers(site.op.fields["indices"])
-    element = tile.part(at, (), site.level) if any(np.any(x) for x in at) else tile
-    site.bind(replace(element, shape=(), pitches=(), stick=None))
+    """One element, where it is, or of a table of numbers."""
+    value = site.value(site.op.fields["value"])
+    at = _positions(site, site.op.fields["indices"], site.op.fields["!value"].extents)
+    if isinstance(value, Number):
+        tiles = np.arange(site.n_tiles)[None]
+        rows = np.arange(site.level.rows)[:, None]
+        whole = np.broadcast_to(value.at(site.level), (*site.level.active.shape, *value.shape))
+        site.bind(Number(whole[(rows, tiles, *at)], site.level, kind=value.kind))
+        return
+    tile = site.as_tile(value, ())
+    moves = any(np.any(x) for x in at)
+    element = tile.part(at, (), site.level) if moves else tile
+    element = replace(element, shape=(), pitches=(), stick=None)
+    # A statement reads a whole stick, which may end outside of the argument.
+    site.bind(site.copied(element) if moves and not tile.is_local else element)
 
 
 def trace_slice(site: Site) -> None:
@@ -84,7 +100,19 @@ def _slice(site: Site, tile: DataTile) -> DataTile:
     offsets, sizes, strides = (site.op.fields[key] for key in ("offsets", "sizes", "strides"))
     if not all(isinstance(stride, int) for stride in strides):
         site.refuse("a stride of a slice that is a value", "strides that are written")
-    return tile.part(site.numbers(offsets), sizes, site.level, strides)
+    spans = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    at = _positions(site, offsets, tile.shape, spans)
+    return tile.part(at, sizes, site.level, strides)
+
+
+def _positions(
+    site: Site, items: Sequence[str | int], shape: Sequence[int], spans: Sequence[int] = ()
+) -> tuple[Any, ...]:
+    """Positions in a tile of ``shape``, and ``spans`` behind them. DeviceFault SPY414 outside."""
+    at = site.numbers(items)
+    for dim, (first, size) in enumerate(zip(at, shape, strict=True)):
+        site.require_inside(dim, first, first + (spans[dim] if spans else 0), size, "tensor")
+    return at
 
 
 def trace_insert(site: Site) -> None:
@@ -92,8 +120,9 @@ def trace_insert(site: Site) -> None:
     fields = site.op.fields
     whole = site.copied(site.tile(fields.get("into", fields["value"])))
     if "element" in fields:
-        target = whole.part(site.numbers(fields["indices"]), (), site.level)
-        tile = site.tile(fields["element"], (), whole.element)
+        at = _positions(site, fields["indices"], whole.shape)
+        target = whole.part(at, (), site.level)
+        tile = site.tile(fields["element"])
     else:
         target = _slice(site, whole)
         tile = reshaped(site, site.tile(fields["value"]), target.shape)
@@ -102,32 +131,17 @@ def trace_insert(site: Site) -> None:
 
 
 def trace_elements(site: Site) -> None:
-    """tensor.from_elements."""
-    values = [site.value(name) for name in site.op.fields["values"]]
-    site.bind(assembled(site, values, site.op.fields["!result"]))
-
-
-def assembled(site: Site, values: Sequence[Value], type_: Type) -> DataTile:
-    """A tile of single values, row by row."""
+    """tensor.from_elements: a tile of single values, row by row."""
+    type_ = site.op.fields["!result"]
     whole = site.rows(type_.extents, type_.element)
-    for at, value in zip(np.ndindex(type_.extents), values, strict=True):
-        tile = site.as_tile(value, (), type_.element)
-        site.move(tile, whole.part(site.numbers(at), (), site.level))
-    return whole
+    for at, name in zip(np.ndindex(type_.extents), site.op.fields["values"], strict=True):
+        site.move(site.tile(name), whole.part(site.numbers(at), (), site.level))
+    site.bind(whole)
 
 
-def trace_reduce(site: Site) -> None:
-    """linalg.reduce."""
-    tile, start = (site.tile(site.op.fields[key][0]) for key in ("ins", "outs"))
-    site.bind(reduced(site, combiner_of(site), tile, _integers(site, "dimensions"), start))
-
-
-def reduced(
-    site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...], start: DataTile
-) -> DataTile:
-    """``tile`` without ``dims``, folded from ``start`` on."""
-    varies = all(p or n == 1 for p, n in zip(tile.pitches, tile.shape, strict=True))
-    if tile.stick is None or not varies:
+def reduced(site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...]) -> DataTile:
+    """``tile`` without ``dims``, folded."""
+    if tile.stick is None or not tile.is_whole:
         tile = site.copied(tile, site.now)
     stick, names = tile.stick or 0, dims_of(tile.shape)
     size = tile.shape[stick]
@@ -144,56 +158,16 @@ def reduced(
     output = Operand(target, tuple(names[d] for d in kept))
     source = Operand(tile, names)
     site.emit(REDUCTIONS[combiner], [source], output, extents, names[stick], **further)
-    has_start = start.varies or (
-        start.value is not None and not _is_identity(start.value, combiner)
-    )
-    return site.pointwise(combiner, [start, target], shape, target) if has_start else target
+    return target
 
 
-def _is_identity(value: float, combiner: str) -> bool:
+def is_identity(value: float, combiner: str) -> bool:
+    """True for a number that does not change what it is combined with."""
     return value == IDENTITIES[combiner] or (
         combiner in ("maximum", "minimum")
         and abs(value) >= LOWEST
         and (value < 0) == (combiner == "maximum")
     )
-
-
-def combiner_of(site: Site) -> str:
-    """The engine's name of the operation that a reduction folds with."""
-    op = site.op
-    if "combiner" in op.fields:
-        name = op.fields["combiner"].text
-        engine = operation_rows()[name if "." in name else f"arith.{name}"].engine
-    else:
-        region = op.regions[0]
-        *body, end = region.body
-        names = [name for name, _ in region.arguments]
-        simple = len(body) == 1 and end.fields.get("values") == body[0].results
-        if not simple or len(names) != 2 or {*body[0].uses()} != {*names}:
-            found = _maximum_by_comparison(body, end)
-            if found is None:
-                site.refuse("this combiner", "one operation of both arguments")
-            return found
-        engine = operation_rows()[body[0].name].engine
-    if engine not in REDUCTIONS:
-        site.refuse(f"the combiner {engine}", ", ".join(REDUCTIONS))
-    return engine
-
-
-def _maximum_by_comparison(body: Sequence[TileOp], end: TileOp) -> str | None:
-    """``select(cmpf ogt a, b), a, b`` is a maximum."""
-    if [op.name for op in body] != ["arith.cmpf", "arith.select"]:
-        return None
-    compare, choose = body
-    pair, chosen = [*compare.uses()], [*choose.uses()]
-    kind = compare.fields["predicate"].text[1:2]
-    if (
-        chosen[1:] not in (pair, pair[::-1])
-        or kind not in "gl"
-        or end.fields["values"] != choose.results
-    ):
-        return None
-    return "maximum" if (kind == "g") == (chosen[1:] == pair) else "minimum"
 
 
 def trace_product(site: Site) -> None:
@@ -217,6 +191,6 @@ def trace_product(site: Site) -> None:
     ]
     extents = {**dict(zip(names[0], left.shape, strict=True)), "n": right.shape[-1]}
     site.emit(PRODUCT, operands[:2], operands[2], extents, "n")
-    if start.varies or start.value not in (None, 0.0):
+    if not start.is_empty and start.value != 0.0:
         target = site.pointwise("add", [start, target], type_.extents, target)
     site.bind(target)

@@ -1,77 +1,320 @@
-"""linalg.generic: the operations of its body in order, over tiles seen through the maps."""
+"""linalg.generic and linalg.reduce: the operations of the body over the whole space of iterations,
+whose operands are seen through the maps, and then the reduction of its results.
+
+A body that folds in another way than by one operation of the engine is traced once for all steps
+of the fold, like the body of a loop that carries its results.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from math import prod
+from typing import Any
 
-from spyre.hw.tiles.data import combiner_of, reduced
-from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import DataTile, Value
+import numpy as np
+
+from spyre.hw.tiles.control import in_places, placed
+from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, is_identity, reduced
+from spyre.hw.tiles.elementwise import combined
+from spyre.hw.tiles.trace import FLOATS, Array, Site
+from spyre.hw.tiles.values import DataTile, Number, Value
+from spyre.mlir.program import INTEGERS, AffineDim, AffineMap, fold, slope_along
+from spyre.mlir.tiles import Region, TileOp, operation_rows
+
+Fold = tuple[str, str]
+"""An output's fold: the engine's name of the operation, and the value that it folds."""
 
 
 def trace_generic(site: Site) -> None:
-    """State the body's operations, or the reduction that it is."""
+    """linalg.generic."""
     fields, kinds = site.op.fields, site.resolved("iterator_types")
     maps = [site.tracer.program.module.resolved(map_) for map_ in site.resolved("indexing_maps")]
-    types = (*fields["!ins"], *fields["!outs"])
-    if len(fields["!outs"]) != 1 or any(map_.permutation is None for map_ in maps):
-        site.refuse("a map that is no choice of dims, or several outputs", "one output")
-    extents: dict[int, int] = {}
-    for map_, type_ in zip(maps, types, strict=True):
-        extents.update(zip(map_.permutation, type_.extents, strict=True))
-    shape = tuple(extents.get(d, 1) for d in range(len(kinds)))
-    names = [*fields["ins"], *fields["outs"]]
-    seen = [
-        site.tile(name, type_.extents, type_.element).over(shape, map_.permutation)
-        for name, map_, type_ in zip(names, maps, types, strict=True)
-    ]
-    to_output = maps[-1].permutation
+    shape = _space(site, maps, len(kinds))
+    values = [site.value(name) for name in (*fields["ins"], *fields["outs"])]
+    seen = [_seen(site, value, map_, shape) for value, map_ in zip(values, maps, strict=True)]
+    outputs = maps[len(fields["ins"]) :]
     summed = [d for d, kind in enumerate(kinds) if kind.text == "reduction"]
     if summed:
-        _reduction(site, summed, seen, to_output)
-    elif len(to_output) != len(shape):
-        site.refuse("an output that lacks a parallel dim", "all parallel dims")
+        orders = [_order(site, map_) for map_ in outputs]
+        _reduction(site, seen[: len(fields["ins"])], shape, summed, orders)
+    elif len(outputs) == 1 and outputs[0].permutation is not None:
+        order = _order(site, outputs[0])
+        if len(order) != len(shape):
+            site.refuse("an output that lacks a parallel dim", "all parallel dims")
+        site.bind_computed(lambda target: _body(site, seen, shape, order, target))
     else:
-        site.bind_computed(lambda target: _body(site, seen, shape, to_output, target))
+        made = _run(site, seen, shape, site.op.regions[0].body)
+        for name, value, map_, type_ in zip(
+            site.op.results, made, outputs, fields["!outs"], strict=True
+        ):
+            whole = site.rows(type_.extents, type_.element)
+            first, slopes = _linear(site, map_)
+            if not _covers(first, slopes, shape, type_.extents):
+                site.refuse("an output whose elements are not written once each", found=str(map_))
+            target = whole.viewed(shape, first, slopes)
+            tile = site.as_tile(value, shape)
+            (site.move if target.stick is None else site.write)(tile, target)
+            site.bind(whole, name)
+
+
+def trace_reduce(site: Site) -> None:
+    """linalg.reduce."""
+    fields = site.op.fields
+    shape, dims = fields["!ins"][0].extents, [int(n.value) for n in fields["dimensions"]]
+    kept = tuple(d for d in range(len(shape)) if d not in dims)
+    seen = [site.value(name) for name in fields["ins"]]
+    _reduction(site, seen, shape, dims, [kept] * len(fields["outs"]))
+
+
+# --- operands through maps ------------------------------------------------------------------------
+
+
+def _space(site: Site, maps: Sequence[AffineMap], rank: int) -> tuple[int, ...]:
+    """Extents of the iterators: each is a dim of some operand."""
+    extents: dict[int, int] = {}
+    for map_, type_ in zip(maps, (*site.op.fields["!ins"], *site.op.fields["!outs"]), strict=True):
+        for result, extent in zip(map_.results, type_.extents, strict=True):
+            if isinstance(result, AffineDim):
+                extents[result.index] = extent
+    if len(extents) != rank:
+        site.refuse("an iterator that is no dim of an operand", "a dim of each")
+    return tuple(extents[d] for d in range(rank))
+
+
+def _order(site: Site, map_: AffineMap) -> tuple[int, ...]:
+    order = map_.permutation
+    if order is None:
+        site.refuse("a map of an output that is no choice of dims", "distinct dims", str(map_))
+    return order
+
+
+def _linear(site: Site, map_: AffineMap) -> tuple[list[int], list[list[int]]]:
+    """First position and steps along the iterators, per result."""
+    slopes = [[slope_along(result, d) for d in range(map_.n_dims)] for result in map_.results]
+    if any(slope is None for row in slopes for slope in row) or map_.n_symbols:
+        site.refuse("a map that is not linear", "sums of dims and multiples of dims", str(map_))
+    first = [fold(result, [0] * map_.n_dims, (), INTEGERS) for result in map_.results]
+    return first, [[slope or 0 for slope in row] for row in slopes]
+
+
+def _covers(
+    first: Sequence[int],
+    slopes: Sequence[Sequence[int]],
+    shape: tuple[int, ...],
+    extents: tuple[int, ...],
+) -> bool:
+    """True if a linear map takes the space to each element of an operand once."""
+    wide = [d for d, size in enumerate(shape) if size > 1]
+    for start, row, extent in zip(first, slopes, extents, strict=True):
+        reach = 1
+        for d in sorted((d for d in wide if row[d]), key=row.__getitem__):
+            reach = reach * shape[d] if row[d] == reach else 0
+        if start or reach != extent:
+            return False
+    return all(sum(row[d] != 0 for row in slopes) == 1 for d in wide)
+
+
+def _seen(site: Site, value: Value, map_: AffineMap, shape: tuple[int, ...]) -> Value:
+    """An operand over the space of iterations."""
+    if map_.permutation is not None and isinstance(value, DataTile | Number):
+        if isinstance(value, Number) and not value.shape:
+            return value
+        return value.over(shape, map_.permutation)
+    extents = tuple(1 for _ in map_.results)
+    tile = site.as_tile(value, extents).viewed(shape, *_linear(site, map_))
+    return tile if tile.stick is not None or not tile.varies else site.copied(tile)
+
+
+def _iterators(site: Site, shape: tuple[int, ...]) -> list[Number]:
+    """The number of the iteration along each dim, over the space."""
+    rank = len(shape)
+    return [
+        Number(np.arange(n).reshape(1, 1, *(n if k == d else 1 for k in range(rank))),
+               site.level, shape=shape)
+        for d, n in enumerate(shape)
+    ]  # fmt: skip
+
+
+def _run(
+    site: Site, seen: Sequence[Value], shape: tuple[int, ...], body: tuple[TileOp, ...]
+) -> list[Value]:
+    """The values that ``body`` yields over the space of iterations."""
+    tracer, region = site.tracer, site.op.regions[0]
+    tracer.iterators = _iterators(site, shape)
+    names = {str(own): value for (own, _), value in zip(region.arguments, seen, strict=False)}
+    return tracer.run_body(body, site.level, names)
 
 
 def _body(
     site: Site,
-    seen: Sequence[DataTile],
+    seen: Sequence[Value],
     shape: tuple[int, ...],
     to_output: tuple[int, ...],
     target: DataTile | None,
 ) -> DataTile:
     """The tile that the body yields; its last operation writes ``target``, if it can."""
-    tracer, region = site.tracer, site.op.regions[0]
+    tracer, body = site.tracer, site.op.regions[0].body
     order = tuple(sorted(range(len(shape)), key=to_output.index))
     inner, outer = None if target is None else target.permuted(order), tracer.targets
-    (name,) = region.body[-1].fields["values"]
+    (name,) = body[-1].fields["values"]
     tracer.targets = {} if inner is None else {name: inner}
-    names: dict[str, Value] = {
-        own: tile for (own, _), tile in zip(region.arguments, seen, strict=True)
-    }
-    (made,) = tracer.run_body(region.body, site.level, names)
+    (made,) = _run(site, seen, shape, body)
     tracer.targets = outer
-    tile = site.as_tile(made, shape, site.op.fields["!outs"][0].element)
+    tile = site.as_tile(made, shape)
     return target if tile is inner and target is not None else tile.permuted(to_output)
 
 
+# --- reductions -----------------------------------------------------------------------------------
+
+
 def _reduction(
-    site: Site, summed: Sequence[int], seen: Sequence[DataTile], to_output: Sequence[int]
+    site: Site,
+    seen: Sequence[Value],
+    shape: tuple[int, ...],
+    summed: Sequence[int],
+    orders: Sequence[tuple[int, ...]],
 ) -> None:
-    """One operation of the input's element and the output's, over the reduction iterators."""
-    source, start = seen[0], seen[-1]
-    absent = [d for d, size in enumerate(source.shape) if not source.pitches[d] and size > 1]
-    if len(seen) != 2 or any(d in summed for d in absent):
-        site.refuse("a reduction of several inputs, or of a value that does not vary")
-    if start.varies:
-        site.refuse("a start value of a generic reduction", "tensor.empty or a constant")
+    """Fold the dims ``summed`` of the space; ``orders``: the dims of each output."""
+    fields, regions = site.op.fields, site.op.regions
+    is_float = all(type_.element in FLOATS for type_ in fields["!outs"])
+    if not regions:
+        name = fields["combiner"].text
+        engine = operation_rows()[name if "." in name else f"arith.{name}"].engine
+        folds, made = [(engine, "")] * len(seen), list(seen)
+    else:
+        found = _folds(regions[0], len(seen))
+        folds, made = ([], []) if found is None else (found[0], [])
+        if found is not None and is_float:
+            end = TileOp("linalg.yield", fields={"values": tuple(n for _, n in folds)})
+            made = _run(site, seen, shape, (*found[1], end))
+    if not folds or not is_float or any(engine not in REDUCTIONS for engine, _ in folds):
+        _stepwise(site, seen, shape, summed, orders, folds if not regions else [])
+        return
+    for k, ((engine, _), value, order) in enumerate(zip(folds, made, orders, strict=True)):
+        total = _total(site, engine, site.as_tile(value, shape), summed, order)
+        start = site.tile(fields["outs"][k], total.shape)
+        is_neutral = start.value is not None and is_identity(start.value, engine)
+        if not start.is_empty and not is_neutral:
+            place = total if total.is_whole else None
+            total = site.pointwise(engine, [start, total], total.shape, place)
+        site.bind(total, site.op.results[k])
+
+
+def _total(
+    site: Site, engine: str, source: DataTile, summed: Sequence[int], order: Sequence[int]
+) -> DataTile:
+    """The output of the dims ``order``; it does not vary with dims that the source does not."""
+    absent = [
+        d for d, size in enumerate(source.shape)
+        if not source.pitches[d] and size > 1 and d not in summed
+    ]  # fmt: skip
     present = [d for d in range(len(source.shape)) if d not in absent]
     kept = [d for d in present if d not in summed]
-    bare = replace(start, shape=tuple(source.shape[d] for d in kept), pitches=(0,) * len(kept))
-    dims = tuple(map(present.index, summed))
-    total = reduced(site, combiner_of(site), source.permuted(present), dims, bare)
-    shape = tuple(source.shape[d] for d in to_output)
-    site.bind(total.over(shape, [to_output.index(d) for d in kept]))
+    total = reduced(site, engine, source.permuted(present), tuple(map(present.index, summed)))
+    shape = tuple(source.shape[d] for d in order)
+    return total.over(shape, [order.index(d) for d in kept])
+
+
+def _folds(region: Region, n_inputs: int) -> tuple[list[Fold], list[TileOp]] | None:
+    """Per output the fold by one operation, and the operations before; None for other bodies."""
+    *body, end = region.body
+    yielded, folds, used = end.fields.get("values", ()), [], []
+    for (own, _), name in zip(region.arguments[n_inputs:], yielded, strict=True):
+        users = [op for op in body if own in op.all_uses()]
+        fold = _fold(users, own, name)
+        if fold is None or any(name in op.all_uses() for op in body):
+            return None
+        folds.append(fold)
+        used += users
+    return folds, [op for op in body if op not in used]
+
+
+def _fold(users: Sequence[TileOp], own: str, result: str) -> Fold | None:
+    """The fold of ``own`` by its users, whose last one gives ``result``."""
+    if not users or result not in users[-1].results:
+        return None
+    names = [op.name for op in users]
+    pair = [str(name) for name in users[0].uses()]
+    if len(pair) != 2 or pair.count(own) != 1:
+        return None
+    other = pair[1 - pair.index(own)]
+    if len(users) == 1:
+        return operation_rows()[names[0]].engine, other
+    chosen = [str(name) for name in users[-1].uses()]
+    kind = users[0].fields["predicate"].text[1:2] if names[0] == "arith.cmpf" else ""
+    is_choice = chosen[:1] == [*users[0].results] and chosen[1:] in (pair, pair[::-1])
+    if names != ["arith.cmpf", "arith.select"] or kind not in ("g", "l") or not is_choice:
+        return None
+    return "maximum" if (kind == "g") == (chosen[1:] == pair) else "minimum", other
+
+
+def _stepwise(
+    site: Site,
+    seen: Sequence[Value],
+    shape: tuple[int, ...],
+    summed: Sequence[int],
+    orders: Sequence[tuple[int, ...]],
+    folds: Sequence[Fold],
+) -> None:
+    """Fold one point of the dims ``summed`` after another: an iteration each of the body, or of the
+    one operation of ``folds``.
+    """
+    tracer, op = site.tracer, site.op
+    kept = tuple(d for d in range(len(shape)) if d not in summed)
+    inner_shape = tuple(shape[d] for d in kept)
+    if any(sorted(order) != list(kept) for order in orders):
+        site.refuse("an output that lacks a parallel dim", "all parallel dims")
+    sources = [_sliceable(site, site.as_tile(value, shape), summed, kept) for value in seen]
+    stick, totals = len(kept) - 1 if kept else None, []
+    for k, (name, order) in enumerate(zip(op.results, orders, strict=True)):
+        begun = _start(site, k, folds).over(inner_shape, [kept.index(d) for d in order])
+        totals.append(placed(site, name, begun, stick))
+    counts = np.full(site.level.rows, prod(shape[d] for d in summed), np.int64)
+    inner, trip = tracer.repeated(site.level, counts)
+    at = _positions(trip, [shape[d] for d in summed])
+    points = dict(zip(summed, at, strict=True))
+    slices = [source.fixed(points, inner) for source in sources]
+    branch, made = site.at(inner), []
+    if folds:
+        pairs = zip(folds, slices, totals, strict=True)
+        made = [combined(branch, engine, [own, total], total) for (engine, _), own, total in pairs]
+    else:
+        iterators = iter(_iterators(branch, inner_shape))
+        tracer.iterators = [
+            Number(points[d], inner) if d in points else next(iterators) for d in range(len(shape))
+        ]
+        names = [name for name, _ in op.regions[0].arguments]
+        others: dict[str, Value] = dict(zip(names, slices, strict=False))
+        carried: dict[str, Value] = dict(zip(names[len(slices) :], totals, strict=True))
+        yields = op.regions[0].body[-1].fields["values"]
+        made = in_places(branch, op.regions[0], carried, others, yields)
+    branch.copy_back(made, totals)
+    for name, total, order in zip(op.results, totals, orders, strict=True):
+        site.bind(total.permuted(tuple(map(kept.index, order))), name)
+
+
+def _start(site: Site, number: int, folds: Sequence[Fold]) -> DataTile:
+    """The start value of an output: of tensor.empty the identity of the operation."""
+    name, type_ = site.op.fields["outs"][number], site.op.fields["!outs"][number]
+    start = site.tile(name, type_.extents)
+    if not start.is_empty:
+        return start
+    engine = folds[number][0] if folds else ""
+    if engine not in IDENTITIES:
+        site.refuse("a start of this reduction without a value", "linalg.fill")
+    return site.constant(site.typed(IDENTITIES[engine], type_.element), type_.extents)
+
+
+def _positions(trip: Array, extents: Sequence[int]) -> list[Array]:
+    """Coordinates of every step along the dims folded, the last fastest, [row, 1]."""
+    found: Any = np.unravel_index(trip, extents)
+    return [row[:, None] for row in found]
+
+
+def _sliceable(site: Site, tile: DataTile, summed: Sequence[int], kept: Sequence[int]) -> DataTile:
+    """The tile with none of the dims ``summed`` along lanes."""
+    if not tile.varies or tile.stick not in summed:
+        return tile
+    result = site.slot(tile.shape, tile.element, kept[-1] if kept else None)
+    site.move(tile, result)
+    return result

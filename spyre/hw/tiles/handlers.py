@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from spyre.hw.tiles import control, data, deliveries, indirect, memory
+from spyre.hw.tiles import control, data, memory
 from spyre.hw.tiles.elementwise import trace_elementwise
-from spyre.hw.tiles.generic import trace_generic
+from spyre.hw.tiles.generic import trace_generic, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.storage import BlockedError, Scratchpad
-from spyre.hw.tiles.trace import Array, PointerArgument, Site, Tracer
+from spyre.hw.tiles.trace import FLOATS, Array, PointerArgument, Site, Tracer
 from spyre.hw.tiles.values import Access, Indirect, Number
 from spyre.mlir.tiles import KtirProgram, TileFunction, operation_rows
-
-SHAPES = ("index", "i64")
-"""Element types of constant tensors that give shapes, which are in types too."""
 
 
 def trace_function(
@@ -61,17 +59,16 @@ def _trace_tile_id(site: Site) -> None:
 def _trace_constant(site: Site) -> None:
     type_, value = site.op.fields.get("!result"), site.op.fields["value"]
     if type_ is None:
-        site.bind(Number(np.array([[value.text == "true"]]), site.level))
+        site.bind(Number(np.array([[value.text == "true"]]), site.level, kind="i1"))
         return
     text = str(value).removeprefix("dense<").removesuffix(">") if type_.is_shaped else value.text
     literals = text.replace("[", "").replace("]", "").split(",")
-    numbers = [site.typed(_literal(t.strip(), type_.scalar), type_.scalar) for t in literals]
-    if not type_.is_shaped or type_.scalar in SHAPES:
-        site.bind(numbers[0])  # the shape of a reshape is in its type too
-    elif len(numbers) == 1:
-        site.bind(site.constant(numbers[0], type_.extents, type_.element))
-    else:
-        site.bind(data.assembled(site, numbers, type_))
+    kind, extents = type_.scalar, type_.extents
+    values = site.rounded(np.array([_literal(t.strip(), kind) for t in literals]), kind)
+    held = values.reshape(1, 1, *(extents if len(literals) > 1 else (1,) * len(extents)))
+    number = Number(held, site.level, kind=kind, shape=extents)
+    is_data = type_.is_shaped and kind in FLOATS
+    site.bind(site.constant(number, extents) if is_data else number)
 
 
 def _literal(text: str, kind: str) -> float:
@@ -87,7 +84,10 @@ def _literal(text: str, kind: str) -> float:
 def _trace_extract_argument(site: Site) -> None:
     field = site.op.fields["field"].text
     if field == "value":
-        site.bind(site.value(site.op.fields["argument"]))
+        number, kind = site.number(site.op.fields["argument"], True), site.op.fields["!result"].kind
+        site.bind(number if number.origin is not None else replace(
+            number, values=site.rounded(number.values, kind), kind=kind
+        ))  # fmt: skip
     else:
         site.bind(site.number(dict(site.op.fields["!argument"].details)[field]))
 
@@ -96,13 +96,13 @@ def _trace_moved(site: Site) -> None:
     """ktdp.load and ktdp.store."""
     access, loads = site.one_of(Access, site.op.fields["tile"]), bool(site.op.results)
     if isinstance(access, Indirect):
-        indirect.trace_moved(site, access, loads)
+        memory.trace_moved(site, access, loads)
     else:
         (memory.trace_load if loads else memory.trace_store)(site, access)
 
 
 def _trace_index(site: Site) -> None:
-    site.refuse("the number of an iteration", "values of operands")
+    site.bind(site.tracer.iterators[int(site.op.fields["dim"].value)])
 
 
 HANDLERS: dict[str, Callable[[Site], None]] = {
@@ -112,7 +112,7 @@ HANDLERS: dict[str, Callable[[Site], None]] = {
     "ktdp.construct_memory_view": memory.trace_view,
     "ktdp.construct_distributed_memory_view": memory.trace_distributed,
     "ktdp.construct_access_tile": memory.trace_access_tile,
-    "ktdp.construct_indirect_access_tile": indirect.trace_indirect_tile,
+    "ktdp.construct_indirect_access_tile": memory.trace_indirect_tile,
     "ktdp.load": _trace_moved,
     "ktdp.store": _trace_moved,
     "linalg.fill": data.trace_splat,
@@ -128,14 +128,14 @@ HANDLERS: dict[str, Callable[[Site], None]] = {
     "tensor.from_elements": data.trace_elements,
     "tensor.extract_slice": data.trace_slice,
     "tensor.insert_slice": data.trace_insert,
-    "linalg.reduce": data.trace_reduce,
+    "linalg.reduce": trace_reduce,
     "linalg.matmul": data.trace_product,
     "linalg.batch_matmul": data.trace_product,
     "linalg.generic": trace_generic,
     "linalg.index": _trace_index,
     "scf.for": control.trace_for,
     "scf.if": control.trace_if,
-    "ktdp.inter_tile_produce": deliveries.trace_produce,
-    "ktdp.inter_tile_reduce": deliveries.trace_deliver,
-    "ktdp.inter_tile_consume": deliveries.trace_deliver,
+    "ktdp.inter_tile_produce": control.trace_produce,
+    "ktdp.inter_tile_reduce": control.trace_deliver,
+    "ktdp.inter_tile_consume": control.trace_deliver,
 }

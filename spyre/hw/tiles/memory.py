@@ -4,11 +4,13 @@ A view has parts: one, or those of a distributed view. An access tile of whole s
 part is an operand of the statement that uses it. Every other access is moved by elements: per part,
 the box of coordinates that both have, grouped by its extents; elements outside of a view of unknown
 sizes are 0, and not stored.
+Indirect accesses are moved along their variables, where subscripts are linear in them; the first
+variables are enumerated, an iteration each, as far as subscripts divide by numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +26,7 @@ from spyre.hw.tiles.values import (
     SCRATCHPAD,
     Access,
     DataTile,
+    Indirect,
     Level,
     Number,
     Part,
@@ -31,6 +34,7 @@ from spyre.hw.tiles.values import (
 )
 from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
+from spyre.mlir.tiles import Expression
 
 Array = npt.NDArray[Any]
 
@@ -44,6 +48,8 @@ def trace_view(site: Site) -> None:
     sizes, strides = (tuple(map(site.number, fields[key])) for key in ("sizes", "strides"))
     if type_.element not in FORMATS:
         site.refuse(f"memory of {type_.element}", f"one of {', '.join(FORMATS)}")
+    if not sizes:
+        site.refuse("memory without dims", "sizes: [1]")
     steps = tuple(same(site, stride) for stride in strides)
     if min(steps, default=0) < 0:
         site.refuse("a stride below 0", "strides from 0 on", str(steps))
@@ -93,7 +99,8 @@ def _check_room(site: Site, element: str, part: Part) -> None:
             site.tracer.scratchpad.block(int(first[used].min()), int(end[used].max()))
         return
     argument = [*site.tracer.pointers.values()][part.owner]
-    if FORMATS.get(argument.element) != FORMATS[element]:
+    own = {"!spyreop.df16": "f16", "si32": "i32"}.get(element, element)
+    if argument.element != own:
         raise LaunchError(
             "SPY344", f"argument {argument.name} has other elements than its view", site.place,
             expected=element, found=argument.element,
@@ -157,7 +164,8 @@ def trace_access_tile(site: Site) -> None:
     shifted = tuple(_number(site, n + low) for n, low in zip(corner, lows, strict=True))
     if not view.is_clipped:
         for dim, (first, extent) in enumerate(zip(shifted, extents, strict=True)):
-            check_inside(site, view, dim, first.values, first.values + extent - 1)
+            last = first.values + extent - 1
+            site.require_inside(dim, first.values, last, view.sizes[dim].at(site.level), "view")
     site.bind(Access(view, extents, order, shifted))
 
 
@@ -172,23 +180,6 @@ def box_of(site: Site, prefix: str) -> tuple[tuple[int, ...], tuple[int, ...], t
     extents = tuple(high - low + 1 for low, high in zip(lows, highs, strict=True))
     order = site.resolved(f"{prefix}_order")
     return lows, extents, tuple(range(len(box))) if order is None else order.permutation
-
-
-def check_inside(site: Site, view: View, dim: int, low: Array, last: Array) -> None:
-    """First and last coordinate along a dim are in the view: DeviceFault SPY414."""
-    active = site.level.active
-    low, last, most = (
-        np.broadcast_to(x, active.shape) for x in (low, last, view.sizes[dim].at(site.level))
-    )
-    outside = active & ((low < 0) | (last >= most))
-    if outside.any():
-        row, tile = (int(k) for k in np.argwhere(outside)[0])
-        wrong = low[row, tile] if low[row, tile] < 0 else last[row, tile]
-        raise DeviceFault(
-            "SPY414", f"a tile of data leaves its view on compute tile {tile}", site.place,
-            expected=f"coordinates from 0, below {int(most[row, tile])}, along dim {dim}",
-            found=f"{int(wrong)}",
-        )  # fmt: skip
 
 
 Piece = tuple[DataTile, tuple[Array, ...], Level]
@@ -265,7 +256,7 @@ def trace_load(site: Site, access: Access) -> None:
         return
     tile = site.rows(access.shape, access.view.element)
     if access.view.is_clipped:
-        site.write(site.constant(site.number(0), tile.shape, tile.element), tile)
+        site.write(site.constant(site.typed(0, tile.element), tile.shape), tile)
     for memory, at, own in pieces:
         site.at(own).move(memory, tile.part(at, memory.shape, own))
     site.bind(tile)
@@ -301,8 +292,124 @@ def trace_store(site: Site, access: Access) -> None:
         target, found = pieces[0][0], site.tracer.scope_of(name)[name]
         made = found.emit(target) if isinstance(found, Pending) else None
         if made is not target:
-            site.write(made or site.tile(name, target.shape, target.element), target)
+            site.write(made or site.tile(name, target.shape), target)
         return
-    value = site.tile(name, access.shape, access.view.element)
+    value = site.tile(name, access.shape)
     for memory, at, own in pieces:
         site.at(own).move(value.part(at, memory.shape, own), memory)
+
+
+# --- indirect accesses ----------------------------------------------------------------------------
+
+
+Line = tuple[Number, tuple[int, ...]]
+"""A linear function of the variables: its first value, and its step along each."""
+
+
+def trace_indirect_tile(site: Site) -> None:
+    """An access of whose elements the places are found where it is loaded or stored."""
+    lows, extents, order = box_of(site, "variables_space")
+    view = site.one_of(View, site.op.fields["view"])
+    site.bind(Indirect(view, extents, order, lows=lows, op=site.op))
+
+
+def trace_moved(site: Site, access: Indirect, loads: bool) -> None:
+    """A copy of, or to, the elements that the subscripts name."""
+    element = access.view.element
+    if loads:
+        value = site.rows(access.shape, element)
+        site.bind(value)
+    else:
+        value = site.tile(site.op.fields["value"], access.shape)
+    lookups = [site.value(s.view) if s.view else None for s in access.op.fields["subscripts"]]
+    if any(len(v.parts) > 1 for v in (access.view, *lookups) if isinstance(v, View)):
+        site.refuse("an indirect access of a distributed view", "a view of one part")
+    inner, lines, extents, steps = _resolved(site, access)
+    nothing, indices, direct = (site.number(0), (0,) * len(extents)), [], []
+    for dim, (view, own) in enumerate(zip(lookups, lines, strict=True)):
+        for d, (first, slopes) in enumerate(own):
+            low = first.at(inner.level)
+            last = low + sum(s * (n - 1) for s, n in zip(slopes, extents, strict=True))
+            looked, k = (view, d) if isinstance(view, View) else (access.view, dim)
+            inner.require_inside(k, low, last, looked.sizes[k].at(inner.level), "view")
+        direct.append(nothing if view is not None else own[0])
+        if isinstance(view, View):
+            step = access.view.parts[0].strides[dim] * ELEMENT_BYTES[access.view.element]
+            count = same(inner, access.view.sizes[dim])
+            indices.append((_walked(inner, view, own, extents), step, count))
+    memory, order = _walked(inner, access.view, direct, extents), access.order
+    at = [steps[v].values if v < len(steps) else np.zeros((1, 1), np.int64) for v in order]
+    part = value.part(at, tuple(extents[v] for v in order), inner.level)
+    part = part.permuted(tuple(map(order.index, range(len(order)))))
+    inner.move(*((memory, part) if loads else (part, memory)), indices, gathers=loads)
+
+
+def _resolved(
+    site: Site, access: Indirect
+) -> tuple[Site, list[list[Line]], tuple[int, ...], list[Number]]:
+    """The iterations, the subscripts as linear functions, the extents of the variables, and the
+    steps of those that are enumerated.
+    """
+    subscripts, rank = access.op.fields["subscripts"], len(access.extents)
+    lows = dict(zip(access.op.fields["^variables"], access.lows, strict=True))
+    expressions = [e for subscript in subscripts for e in subscript.expressions]
+    for count in range(rank + 1):
+        inner, steps = _enumerated(site, access.extents[:count])
+        extents = (1,) * count + access.extents[count:]
+        found = [_line(inner, e, lows, extents, steps) for e in expressions]
+        if None not in found:
+            break
+    lines = iter([line for line in found if line is not None])
+    own = [[next(lines) for _ in subscript.expressions] for subscript in subscripts]
+    return inner, own, extents, steps
+
+
+def _enumerated(site: Site, extents: tuple[int, ...]) -> tuple[Site, list[Number]]:
+    """An iteration per point of the first variables, and their steps from the lowest value."""
+    if not extents:
+        return site, []
+    rows, points = site.level.rows, np.indices(extents).reshape(len(extents), -1)
+    inner, _ = site.tracer.repeated(site.level, np.full(rows, points.shape[1]))
+    return site.at(inner), [Number(np.tile(row, rows)[:, None], inner) for row in points]
+
+
+def _line(
+    site: Site,
+    expression: Expression,
+    lows: Mapping[str, int],
+    extents: tuple[int, ...],
+    steps: Sequence[Number],
+) -> Line | None:
+    """An expression as a linear function of the variables; None if it is none, or falls."""
+    divides = any(word in str(expression) for word in ("floordiv", "ceildiv", "mod"))
+    looked = extents if divides else tuple(min(extent, 2) for extent in extents)
+    grid, variables, wide = np.indices(looked), [*lows], (..., *(None,) * len(extents))
+
+    def value(name: str) -> Array:
+        if name not in lows:
+            numbers: Array = site.number(name).at(site.level)[wide]
+            return numbers
+        k = variables.index(name)
+        return np.asarray((steps[k].values[wide] if k < len(steps) else grid[k]) + lows[name])
+
+    found = np.asarray(fold(expression.expr, [*map(value, expression.names)], (), INTEGERS))
+    found = np.broadcast_to(found, np.broadcast_shapes(found.shape, (1, 1, *looked)))
+    slopes = []
+    for k, extent in enumerate(looked):
+        step = np.diff(found, axis=2 + k) if extent > 1 else np.zeros(1, np.int64)
+        if (step != step.flat[0]).any() or step.flat[0] < 0:
+            return None
+        slopes.append(int(step.flat[0]))
+    first = found.reshape(*found.shape[:2], -1)[:, :, 0]
+    return Number(first, site.level), tuple(slopes)
+
+
+def _walked(site: Site, view: View, lines: Sequence[Line], extents: tuple[int, ...]) -> DataTile:
+    """The elements of ``view`` at coordinates that are linear in the variables."""
+    part, bytes_, level = view.parts[0], ELEMENT_BYTES[view.element], site.level
+    pairs = list(zip(part.strides, lines, strict=True))
+    starts = part.start.at(level) + bytes_ * sum(s * first.at(level) for s, (first, _) in pairs)
+    pitches = tuple(
+        bytes_ * sum(s * slopes[k] for s, (_, slopes) in pairs) for k in range(len(extents))
+    )
+    return DataTile(extents, view.element, part.owner, np.atleast_2d(starts), level, pitches, None)

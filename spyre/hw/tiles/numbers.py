@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,15 @@ _FLOAT: Mapping[str, Callable[..., Array]] = {
     "log": np.log,
     "log2": np.log2,
     "absf": np.abs,
+    "log1p": np.log1p,
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+    "erf": np.vectorize(erf, otypes=[np.float64]),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "powf": np.power,
+    "fma": lambda a, b, c: a * b + c,
 }
 _COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
@@ -108,6 +118,17 @@ def wrapped(values: Array, kind: str) -> Array:
         return (values & 1).astype(np.bool_)
     half = 1 << (bits - 1)
     return ((values + half) & ((1 << bits) - 1)) - half
+
+
+def signed_as(cast: str, values: Array, kind: str) -> Array:
+    """Integers of ``kind`` as the operand of a cast: as natural numbers, or with a sign, which of
+    one bit is the bit.
+    """
+    if kind not in BITS:
+        return values
+    if cast in ("uitofp", "extui", "index_castui"):
+        return _unsigned(values.astype(np.int64), BITS[kind])
+    return -values.astype(np.int64) if kind == "i1" and cast in ("sitofp", "extsi") else values
 
 
 def is_integer_operation(name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -145,13 +146,13 @@ class TracedProgram:
 class TracedKernel:
     """A program to launch: a traced function with the numbers that it reads from memory.
 
-    ``constants``: content of the last argument, a stick of equal numbers each: (element, value).
+    ``constants``: content of the last argument: element types and numbers, whole sticks each.
     ``findings``: notes of the trace.
     """
 
     file: Path
     program: TracedProgram
-    constants: tuple[tuple[str, float], ...]
+    constants: tuple[tuple[str, npt.NDArray[Any]], ...]
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -30,12 +30,12 @@ def last_uses(function: TileFunction) -> tuple[dict[int, int], dict[tuple[int, s
         made = dict(outer)
         for op in body:
             number = numbers[id(op)] = len(numbers)
+            last = number + sum(1 for _ in op.inside())  # regions read their operation's operands
             for name in op.uses():
                 if (by := made.get(name)) is not None:
                     ends = [end for start, end in loops if start > by]
-                    uses[by, name] = max(uses.get((by, name), 0), number, *ends[:1])
-            is_loop = op.name == "scf.for"
-            inner = [*loops, (number, number + len([*op.inside()]))] if is_loop else loops
+                    uses[by, name] = max(uses.get((by, name), 0), last, *ends[:1])
+            inner = [*loops, (number, last)] if op.name == "scf.for" else loops
             for region in op.regions:
                 arguments = {str(name): number for name, _ in region.arguments}
                 visit(region.body, {**made, **arguments}, inner)

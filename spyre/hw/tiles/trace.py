@@ -17,7 +17,9 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from spyre.dtypes import decode_bfloat16, encode_bfloat16
 from spyre.errors import (
+    DeviceFault,
     Finding,
     LaunchError,
     Severity,
@@ -34,6 +36,7 @@ from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
     PAIR,
     SCRATCHPAD,
+    BoolArray,
     DataTile,
     Level,
     Number,
@@ -47,8 +50,13 @@ from spyre.mlir.tiles import KtirProgram, TileFunction, TileOp, Type
 Array = npt.NDArray[Any]
 V = TypeVar("V", bound=Value)
 MOST_INSTANCES = 4_000_000
+MOST_CONSTANT_BYTES = 1 << 28
 FLOATS = ("f16", "f32", "bf16", "!spyreop.df16")
+INTEGERS = ("index", "i8", "i16", "i32", "si32", "i64")
+STORED = {"i1": "f16", "i8": "i32", "i16": "i32", "bf16": "f32"}
+"""Element types as which numbers of other types are in memory."""
 _SCALARS = ("ktdp.construct_", "arith.constant", "arith.index", "tensor.empty")
+_NUMBERS = ("arith.", "math.", "scf.", "ktdp.get_", "ktdp.runtime_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +98,12 @@ class Tracer:
     handler: Callable[[Site], None]
     scratchpad: Scratchpad
     statements: list[TileStatement] = field(default_factory=list)
-    constants: dict[tuple[str, float], int] = field(default_factory=dict)
+    constants: dict[object, tuple[int, str, Array]] = field(default_factory=dict)
+    constant_bytes: int = 0
     scopes: list[dict[str, Value | Pending]] = field(default_factory=list)
     targets: dict[str, DataTile] = field(default_factory=dict)
+    iterators: list[Number] = field(default_factory=list)
+    consumers: dict[str, BoolArray] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=dict)
     uses: dict[tuple[int, str], int] = field(default_factory=dict)
     sequence: int = 0
@@ -116,13 +127,14 @@ class Tracer:
                 argument = [*self.pointers].index(name)
                 value = Number(np.zeros((1, 1), np.int64), self.root, argument)
             else:
-                value = whole.typed(self.numbers[name], type_.element or type_.kind)
+                value = whole.typed(self.numbers[name], _scalar_kind(type_))
             self.scopes[0][name] = value
         self._exchange(whole, True)
         self.run_body(self.function.body, self.root)
         self._exchange(whole, False)
         program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
-        return TracedKernel(file, program, tuple(self.constants), self._notes())
+        images = tuple((element, image) for _, element, image in self.constants.values())
+        return TracedKernel(file, program, images, self._notes())
 
     def _exchange(self, site: Site, is_begin: bool) -> None:
         """Bring memory that the launch gives to the scratchpads, or their content back."""
@@ -155,6 +167,7 @@ class Tracer:
         for op in body:
             self.sequence += 1
             try:
+                self._check_uses(op, level)
                 self.handler(Site(self, op, level))
             except SpyreError as error:
                 if error.finding.location is None:
@@ -165,6 +178,21 @@ class Tracer:
         yielded = [self.value(name) for names in ends for name in names]
         self.scopes.pop()
         return yielded
+
+    def _check_uses(self, op: TileOp, level: Level) -> None:
+        """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
+        for name in op.uses():
+            consumers = self.consumers.get(name)
+            if consumers is not None and (others := level.active & ~consumers).any():
+                raise LaunchError(
+                    "SPY190", f"%{name} is used on a tile that does not consume it",
+                    expected=f"tiles {np.flatnonzero(consumers).tolist()}",
+                    found=f"tile {int(np.argwhere(others)[0][1])}",
+                )  # fmt: skip
+
+    def found(self, name: str) -> Value | Pending | None:
+        """What a name is now; None for one that is not in scope."""
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def scope_of(self, name: str) -> dict[str, Value | Pending]:
         """The innermost scope that has a name."""
@@ -212,8 +240,10 @@ class Site:
 
     @property
     def until(self) -> int:
-        """Number of the last operation that uses its result."""
-        return self.tracer.last_use(self.op, self.op.results[0]) if self.op.results else self.now
+        """Number of the last operation that uses its results, or is inside of it."""
+        uses = (self.tracer.last_use(self.op, name) for name in self.op.results)
+        inside = (self.tracer.places.get(id(op), -1) for op in self.op.inside())
+        return max((self.now, *uses, *inside))
 
     @property
     def place(self) -> SourceLocation | None:
@@ -250,6 +280,22 @@ class Site:
             self.refuse(f"%{name} as an operand", kind.__name__, type(value).__name__)
         return value
 
+    def require_inside(
+        self, dim: int, first: Array, last: Array, size: Array | int, what: str
+    ) -> None:
+        """DeviceFault SPY414 for positions along a dim that are not in ``what``."""
+        active = self.level.active
+        first, last, size = (np.broadcast_to(x, active.shape) for x in (first, last, size))
+        outside = active & ((first < 0) | (last >= size))
+        if outside.any():
+            row, tile = (int(k) for k in np.argwhere(outside)[0])
+            wrong = first[row, tile] if first[row, tile] < 0 else last[row, tile]
+            raise DeviceFault(
+                "SPY414", f"a tile of data leaves its {what} on compute tile {tile}", self.place,
+                expected=f"coordinates from 0, below {int(size[row, tile])}, along dim {dim}",
+                found=f"{int(wrong)}",
+            )  # fmt: skip
+
     def number(self, item: str | int, is_address: bool = False) -> Number:
         """A name's number, or one that is written; no address but where one may be."""
         if isinstance(item, int):
@@ -269,20 +315,23 @@ class Site:
         """Numbers by the iterations of the operation, [row, tile] each."""
         return tuple(self.number(item).at(self.level) for item in items)
 
-    def tile(self, name: str, shape: tuple[int, ...] = (), element: str = "") -> DataTile:
+    def tile(self, name: str, shape: tuple[int, ...] = ()) -> DataTile:
         """A name's tile; a number becomes a constant tile of ``shape``."""
-        return self.as_tile(self.value(name), shape, element)
+        return self.as_tile(self.value(name), shape)
 
-    def as_tile(self, value: Value, shape: tuple[int, ...], element: str) -> DataTile:
+    def as_tile(self, value: Value, shape: tuple[int, ...]) -> DataTile:
         """A value as a tile; a number becomes a constant one of ``shape``."""
         if isinstance(value, Number):
-            return self.constant(value, shape, element)
-        assert isinstance(value, DataTile)
+            if value.origin is not None:
+                self.refuse("an address as data", "a number")
+            return self.constant(value, shape)
+        if not isinstance(value, DataTile):
+            self.refuse("a place as data", "a tensor", type(value).__name__)
         return value
 
     def typed(self, value: Any, kind: str) -> Number:
         """A number of the type ``kind``, the same on all tiles, rounded to the type."""
-        return Number(self.rounded(np.asarray([[value]]), kind), self.level)
+        return Number(self.rounded(np.asarray([[value]]), kind), self.level, kind=kind)
 
     def rounded(self, values: Array, kind: str) -> Array:
         """Numbers as ones of the type ``kind``; fractions towards zero as integers."""
@@ -290,24 +339,52 @@ class Site:
             return wrapped(np.trunc(values).astype(np.int64), kind)
         with np.errstate(over="ignore"):
             single = np.asarray(values, np.float64).astype(np.float32)
-        return single if kind in ("f32", "bf16") else self.tracer.half(single)
+        if kind == "bf16":
+            return np.asarray(decode_bfloat16(encode_bfloat16(single)))
+        return single if kind == "f32" else self.tracer.half(single)
 
-    def constant(self, number: Number, shape: tuple[int, ...], element: str) -> DataTile:
-        """A tile of one number, read from the constants' memory."""
-        tracer, values = self.tracer, np.asarray(number.values, np.float64)
-        distinct, which = np.unique(values, return_inverse=True)
-        kind = "f16" if element in ("i1", "!spyreop.df16") else element
-        kept = tracer.constants
-        at = [kept.setdefault((kind, float(v)), len(kept)) for v in distinct]
-        offsets = STICK_BYTES * np.array(at, np.int64)[which.reshape(values.shape)]
-        value = float(distinct[0]) if len(distinct) == 1 else None
-        pitches, owner = (0,) * len(shape), len(tracer.pointers)
-        return DataTile(shape, kind, owner, offsets, number.level, pitches, None, value)
+    def constant(self, number: Number, shape: tuple[int, ...]) -> DataTile:
+        """A tile of numbers, read from the constants' memory; booleans are 1 and 0."""
+        tracer, shape = self.tracer, number.shape or shape
+        values = np.asarray(number.values, np.float64)
+        element = STORED.get(number.kind, number.kind)
+        if number.kind in INTEGERS and (np.abs(values + 0.5) > 2.0**31).any():
+            self.refuse("an integer of more than 32 bits as data", "-2^31 to 2^31 - 1")
+        held = values.shape[2:]
+        rows = values.reshape(prod(values.shape[:2]), prod(held))
+        distinct, which = np.unique(rows, axis=0, return_inverse=True)
+        stick = len(held) - 1 if held and held[-1] > 1 else None
+        pitches, size = slot_pitches(held, element, stick)
+        size = size if prod(held) > 1 else STICK_BYTES
+        at = [self._constant_at(element, held, row, stick, size) for row in distinct]
+        offsets = np.array(at, np.int64)[which.reshape(values.shape[:2])]
+        value = float(distinct[0, 0]) if distinct.size == 1 else None
+        steps = [p if n > 1 else 0 for p, n in zip(pitches, held, strict=True)] or [0] * len(shape)
+        owner = len(tracer.pointers)
+        return DataTile(shape, element, owner, offsets, number.level, tuple(steps), stick, value)
+
+    def _constant_at(
+        self, element: str, held: tuple[int, ...], row: Array, stick: int | None, size: int
+    ) -> int:
+        """Byte of the constants' memory at which the numbers ``row`` of a shape are."""
+        tracer, key = self.tracer, (element, held, row.tobytes())
+        if key not in tracer.constants:
+            if tracer.constant_bytes + size > MOST_CONSTANT_BYTES:
+                self.refuse("a table of so many numbers", f"at most {MOST_CONSTANT_BYTES} bytes")
+            image = np.full(size // ELEMENT_BYTES[element], row[0] if len(row) == 1 else 0.0)
+            tile = DataTile(held, element, 0, np.zeros((1, 1), np.int64), tracer.root,
+                            tuple(slot_pitches(held, element, stick)[0]), stick)  # fmt: skip
+            strides = [p // ELEMENT_BYTES[element] * image.itemsize for p in tile.element_pitches]
+            np.lib.stride_tricks.as_strided(image, held, strides)[...] = row.reshape(held)
+            tracer.constants[key] = (tracer.constant_bytes, element, image)
+            tracer.constant_bytes += size
+        return tracer.constants[key][0]
 
     def bind(self, value: Value | Pending, name: str = "") -> None:
         """Define a result; the storage of a tile lives until its last use."""
         name = name or self.op.results[0]
         self.tracer.scopes[-1][name] = value
+        self.tracer.consumers.pop(name, None)
         if isinstance(value, DataTile):
             self.keep(value, self.tracer.last_use(self.op, name))
 
@@ -335,7 +412,7 @@ class Site:
             return False
         last, between = after[users[0]], after[: users[0]]
         if user:
-            numbers = all(op.name.startswith(_SCALARS) or _is_scalar(op) for op in between)
+            numbers = all(op.name.startswith(_SCALARS) or computes_numbers(op) for op in between)
             return last.name == user and last.fields["value"] == name and numbers
         stores = any(op.regions or op.name.startswith(("ktdp.store", "ktdp.in")) for op in between)
         return not stores and not (last.regions and last.name.startswith("scf."))
@@ -505,20 +582,19 @@ class Site:
             self.write(tile, place)
 
 
-def _is_scalar(op: TileOp) -> bool:
+def computes_numbers(op: TileOp) -> bool:
+    """True for an operation on scalars; what is inside of it aside."""
     types = [t for key, t in op.fields.items() if key[0] == "!"]
     flat = [x for t in types for x in (t if isinstance(t, tuple) else (t,))]
-    return not op.regions and op.name.startswith("arith.") and not any(t.is_shaped for t in flat)
+    return op.name.startswith(_NUMBERS) and not any(t.is_shaped for t in flat)
+
+
+def _scalar_kind(type_: Type) -> str:
+    """Type of a number that is given to a parameter."""
+    kind = type_.element or type_.kind
+    return {"int": "index", "float": "f32"}.get(kind, kind)
 
 
 def dims_of(shape: Sequence[int]) -> tuple[str, ...]:
     """The dims of an operation over ``shape``."""
     return tuple(f"d{k}" for k in range(len(shape)))
-
-
-def result_type(op: TileOp) -> Type:
-    """The type of an elementwise operation's operands, or else of its result."""
-    fields = op.fields
-    found = fields.get("!T") or fields.get("!outs") or fields.get("!result") or fields["!types"]
-    last: Type = found[-1] if isinstance(found, tuple) else found
-    return last

@@ -8,7 +8,7 @@ are 0 or other than those of their storage; they cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -21,15 +21,16 @@ from spyre.layout import Int64Array
 from spyre.mlir.tiles import Members, TileOp
 
 BoolArray = npt.NDArray[np.bool_]
-ELEMENT_BYTES = {"f16": 2, "!spyreop.df16": 2, "bf16": 2, "f32": 4, "i32": 4, "si32": 4, "index": 4}
 FORMATS = {
     "f16": "SEN169_FP16",
     "!spyreop.df16": "SEN169_FP16",
     "f32": "IEEE_FP32",
-    "i32": "IEEE_INT32",
-    "si32": "IEEE_INT32",
+    **dict.fromkeys(("i32", "si32", "i64", "index"), "IEEE_INT32"),
 }
-"""Device format of each element type that tiles are simulated of."""
+"""Device format of each element type that tiles are simulated of; the device has integers of 32
+bits.
+"""
+ELEMENT_BYTES = {element: 2 if "16" in name else 4 for element, name in FORMATS.items()}
 PAIR = 64
 """Elements that last dims in scratchpads are padded to: a stick of f16, two of f32."""
 ROW_BYTES = 2 * STICK_BYTES
@@ -72,15 +73,30 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """A scalar. ``origin``: the argument it is an address in, in elements from its start."""
+    """A number of type ``kind`` that is known when the function is traced, or a tile of them:
+    values [row, tile, …], extents of 1 along dims of ``shape`` that it does not vary with.
+
+    ``origin``: the argument it is an address in, in elements from its start.
+    """
 
     values: npt.NDArray[Any]
     level: Level
     origin: int | None = None
+    kind: str = "index"
+    shape: tuple[int, ...] = ()
 
-    def at(self, level: Level) -> npt.NDArray[Any]:
-        """Its values by the rows of ``level``."""
-        return level.lift(self.values, self.level)
+    def at(self, level: Level, rank: int = 0) -> npt.NDArray[Any]:
+        """Its values by the rows of ``level``, with at least ``rank`` dims after row and tile."""
+        values = level.lift(self.values, self.level)
+        return values.reshape(values.shape + (1,) * (rank + 2 - values.ndim))
+
+    def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> Number:
+        """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
+        extents, order = [1] * len(shape), sorted(range(len(dims)), key=dims.__getitem__)
+        for own, dim in enumerate(dims):
+            extents[dim] = self.values.shape[2 + own]
+        moved = self.values.transpose(0, 1, *(2 + own for own in order))
+        return replace(self, values=moved.reshape(*moved.shape[:2], *extents), shape=shape)
 
 
 SCRATCHPAD = -1
@@ -95,7 +111,7 @@ class DataTile:
     there to its first element, [row, tile] by the rows of ``level``. ``pitches``: bytes from
     neighbour to neighbour along each dim, for the dim along lanes (``stick``) from stick to stick;
     0 along dims it does not vary with. ``stick`` None: one element per stick, in its first lane.
-    ``value``: of a constant, else None.
+    ``value``: of a constant, else None. ``is_empty``: it has no values (tensor.empty).
     """
 
     shape: tuple[int, ...]
@@ -106,6 +122,7 @@ class DataTile:
     pitches: tuple[int, ...]
     stick: int | None
     value: float | None = None
+    is_empty: bool = False
 
     @property
     def lanes(self) -> int:
@@ -123,6 +140,11 @@ class DataTile:
         return any(self.pitches)
 
     @property
+    def is_whole(self) -> bool:
+        """True if it varies with all dims of more than one element."""
+        return all(p or n == 1 for p, n in zip(self.pitches, self.shape, strict=True))
+
+    @property
     def lane_dim(self) -> int | None:
         """The dim along lanes of a copy: the last for one number in all elements."""
         return self.stick if self.varies or not self.shape else len(self.shape) - 1
@@ -133,6 +155,36 @@ class DataTile:
         word = ELEMENT_BYTES[self.element]
         return tuple(word if d == self.stick else p for d, p in enumerate(self.pitches))
 
+    def viewed(
+        self,
+        shape: tuple[int, ...],
+        first: Sequence[Any],
+        slopes: Sequence[Sequence[int]],
+        level: Level | None = None,
+    ) -> DataTile:
+        """Over ``shape``: dim k is at position ``first[k]``, which may be [row, tile] of ``level``,
+        and moves by ``slopes[k][d]`` along dim d. Without a stick, elements are where they are.
+        """
+        level = level or self.level
+        word, lanes, own = ELEMENT_BYTES[self.element], self.lanes, self.element_pitches
+        pitches = [
+            sum(slope[d] * pitch for slope, pitch in zip(slopes, own, strict=True))
+            for d in range(len(shape))
+        ]
+        moves = sum(place * pitch for place, pitch in zip(first, own, strict=True))
+        stick, old = None, 0 if self.stick is None else self.stick
+        along = slopes[old] if self.stick is not None else ()
+        lane = [d for d, slope in enumerate(along) if slope % lanes]
+        if len(lane) == 1 and pitches[lane[0]] == word and not np.any(first[old] % lanes):
+            size = shape[lane[0]]
+            stick = lane[0] if size % lanes == 0 or size == self.shape[old] else None
+        if stick is not None:
+            pitches[stick] = STICK_BYTES
+        offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
+        return replace(
+            self, shape=shape, offsets=offsets, level=level, pitches=tuple(pitches), stick=stick
+        )
+
     def part(
         self,
         at: Sequence[npt.NDArray[Any]],
@@ -140,12 +192,17 @@ class DataTile:
         level: Level,
         strides: Sequence[int] = (),
     ) -> DataTile:
-        """Single elements of it: ``shape`` from the position ``at`` on, [row, tile] per dim."""
-        pitches = self.element_pitches
-        moves = sum(place * pitch for place, pitch in zip(at, pitches, strict=True))
-        offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
-        steps = tuple(p * s for p, s in zip(pitches, strides or (1,) * len(pitches), strict=True))
-        return replace(self, shape=shape, offsets=offsets, level=level, pitches=steps, stick=None)
+        """Elements of it: ``shape`` from the position ``at`` on, [row, tile] per dim."""
+        steps = strides or (1,) * len(at)
+        slopes = [[step * (d == k) for d in range(len(shape))] for k, step in enumerate(steps)]
+        return self.viewed(shape, at, slopes, level)
+
+    def fixed(self, at: Mapping[int, npt.NDArray[Any]], level: Level) -> DataTile:
+        """Its elements at a position, [row, tile], along some dims, none of them along lanes."""
+        kept = [d for d in range(len(self.shape)) if d not in at]
+        slopes = [[int(d == k) for d in kept] for k in range(len(self.shape))]
+        first = [at.get(k, 0) for k in range(len(self.shape))]
+        return self.viewed(tuple(self.shape[d] for d in kept), first, slopes, level)
 
     def in_rows(self, shape: tuple[int, ...]) -> DataTile:
         """A row of elements in another shape, in whole sticks where its last dim is."""
@@ -158,8 +215,8 @@ class DataTile:
 
     def begins_as(self, other: DataTile) -> bool:
         """True if it begins where ``other`` does; of tiles with places of the trace's choice."""
-        same = self.offsets.flat[0] == other.offsets.flat[0]
-        return self.owner == other.owner and bool(same)
+        first, second = self.offsets.flat[:1], other.offsets.flat[:1]  # none in no iterations
+        return self.owner == other.owner and np.array_equal(first, second)
 
     def reshaped(self, shape: tuple[int, ...]) -> DataTile | None:
         """The same elements in another shape of as many; None if they would have to move."""
@@ -192,20 +249,14 @@ class DataTile:
 
     def permuted(self, order: Sequence[int]) -> DataTile:
         """Dim k of the result is dim ``order[k]`` of this, which varies with no other."""
-        return replace(
-            self,
-            shape=tuple(self.shape[d] for d in order),
-            pitches=tuple(self.pitches[d] for d in order),
-            stick=None if self.stick is None else order.index(self.stick),
-        )
+        slopes = [[int(d == k) for d in order] for k in range(len(self.shape))]
+        shape = tuple(self.shape[d] for d in order)
+        return self.viewed(shape, (0,) * len(slopes), slopes)
 
     def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> DataTile:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
-        pitches = [0] * len(shape)
-        for own, dim in enumerate(dims):
-            pitches[dim] = self.pitches[own]
-        stick = None if self.stick is None else dims[self.stick]
-        return replace(self, shape=shape, pitches=tuple(pitches), stick=stick)
+        slopes = [[int(d == dim) for d in range(len(shape))] for dim in dims]
+        return self.viewed(shape, (0,) * len(dims), slopes)
 
 
 def slot_pitches(shape: tuple[int, ...], element: str, stick: int | None) -> tuple[list[int], int]:

@@ -11,6 +11,7 @@ from .affine import (
     Constraint as Constraint,
     Operator as Operator,
     fold as fold,
+    slope_along as slope_along,
 )
 from .program import (
     Body as Body,

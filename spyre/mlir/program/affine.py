@@ -211,7 +211,7 @@ class AffineSet:
         lows: list[Integers | None] = [None] * self.n_dims
         highs: list[Integers | None] = [None] * self.n_dims
         for constraint in self.constraints:
-            slopes = [_slope(constraint.value, k) for k in range(self.n_dims)]
+            slopes = [slope_along(constraint.value, k) for k in range(self.n_dims)]
             moving = [k for k, slope in enumerate(slopes) if slope != 0]
             if len(moving) != 1 or slopes[moving[0]] not in (1, -1):
                 return None
@@ -243,13 +243,13 @@ def _operands(n_dims: int, n_symbols: int) -> str:
     return f"({dims})[{symbols}]" if symbols else f"({dims})"
 
 
-def _slope(expr: AffineExpr, dim: int) -> int | None:
+def slope_along(expr: AffineExpr, dim: int) -> int | None:
     """The constant factor of ``dim`` in ``expr``; None if there is none (divisions, symbols)."""
     if isinstance(expr, AffineDim):
         return int(expr.index == dim)
     if not isinstance(expr, AffineBinary):
         return 0
-    left, right = _slope(expr.left, dim), _slope(expr.right, dim)
+    left, right = slope_along(expr.left, dim), slope_along(expr.right, dim)
     if left is None or right is None:
         return None
     if expr.operator.is_sum:

@@ -7,11 +7,11 @@ from .deliveries import (
     members as members,
     sources as sources,
 )
+from .forms import (
+    print_tiles as print_tiles,
+)
 from .parser import (
     parse_tiles as parse_tiles,
-)
-from .printer import (
-    print_tiles as print_tiles,
 )
 from .program import (
     KtirArgument as KtirArgument,
@@ -27,5 +27,6 @@ from .syntax import (
     Type as Type,
 )
 from .table import (
+    TERMINATORS as TERMINATORS,
     operation_rows as operation_rows,
 )

@@ -247,7 +247,7 @@ def result_types(op: TileOp, row: OperationRow, types: dict[str, Type]) -> tuple
         case "constant":
             return (fields.get("!result", read_type("i1")),)
         case key:
-            found = fields.get(f"!{key}", ())
+            found = read_type(key) if key in INTEGERS else fields.get(f"!{key}", ())
             return found if isinstance(found, tuple) else (found,)
 
 

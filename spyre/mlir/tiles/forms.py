@@ -13,8 +13,7 @@ An attribute dictionary may stand before the first ``:``, ``->`` or ``ins(`` of 
     ^a      new names in brackets        ^iv     the induction variable of a loop
     ^=a     (%new = %value, …)           {}      an attribute dictionary
     {a      a region                     (a      a region with its arguments in a list before it
-    ~       flags of arithmetic, such as fastmath<…>
-"""
+    ~       flags of arithmetic, such as fastmath<…>"""
 
 from __future__ import annotations
 
@@ -35,14 +34,18 @@ from spyre.mlir.tiles.syntax import (
     Quoted,
     Region,
     Subscript,
+    TileFunction,
+    TileModule,
     TileOp,
     Type,
 )
+from spyre.mlir.tiles.table import EXAMPLE_DIALECT, operation_rows
 
 _SIGNED = re.compile(r"(\{)\}|(~)|(\^=|&&|[%!$@#\[{&^(])(\w+)(\*?)")
 _LITERAL_TOKENS = re.compile(r"->|\w+|.")
 _BEFORE_ATTRIBUTES = (":", "->", "ins(")
 INDENT = "  "
+GENERIC_FORM = "( %values* ) : ( ?( !values* )? ) -> !result*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,3 +346,61 @@ def _spaced(words: list[str]) -> str:
         glued = not text or text.endswith("(") or word[0] in ",)\0"
         text += word.removeprefix("\0") if glued else f" {word}"
     return text
+
+
+# --- printing of texts ----------------------------------------------------------------------------
+
+
+def print_tiles(module: TileModule) -> str:
+    """The whole text, ending in a newline."""
+    lines = [f"#{alias.name} = {alias.value}" for alias in module.aliases]
+    if module.wrapped:
+        name = f" @{module.name}" if module.name else ""
+        attributes = f" attributes {print_entries(module.attributes)}" if module.attributes else ""
+        lines.append(f"module{name}{attributes} {{")
+    for function in module.functions:
+        lines.extend(_function(function, INDENT if module.wrapped else ""))
+    if module.wrapped:
+        lines.append(_located("}", module.location))
+    return "\n".join(lines) + "\n"
+
+
+def _function(function: TileFunction, indent: str) -> list[str]:
+    visibility = f"{function.visibility} " if function.visibility else ""
+    parameters = ", ".join(
+        _located(f"%{p.name}: {p.type}", p.location) for p in function.parameters
+    )
+    results = f" -> ({', '.join(map(str, function.results))})" if function.results else ""
+    written = f" attributes {print_entries(function.attributes)}" if function.attributes else ""
+    head = f"{indent}func.func {visibility}@{function.name}({parameters}){results}{written} {{"
+    return [
+        head,
+        *_body(function.body, indent + INDENT),
+        _located(f"{indent}}}", function.location),
+    ]
+
+
+def _body(body: tuple[TileOp, ...], indent: str) -> list[str]:
+    return [indent + print_operation(op, indent) for op in body]
+
+
+def print_operation(op: TileOp, indent: str = "") -> str:
+    """One operation with its regions, without the indentation of its first line."""
+    is_generic = op.name.startswith(f"{EXAMPLE_DIALECT}.")
+    form = GENERIC_FORM if is_generic else operation_rows()[op.name].form
+    name = f'"{op.name}"' if is_generic else op.name
+    rest = print_form(op, elements_of(form), indent, _body)
+    blank = " " if rest and not rest.startswith("(") else ""
+    return _located(f"{_results(op.results)}{name}{blank}{rest}", op.location)
+
+
+def _results(results: tuple[Name, ...]) -> str:
+    if not results:
+        return ""
+    if "#" in results[0]:
+        return f"%{results[0].partition('#')[0]}:{len(results)} = "
+    return f"{', '.join(f'%{name}' for name in results)} = "
+
+
+def _located(text: str, location: str | None) -> str:
+    return text if location is None else f"{text} {location}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from spyre.errors import MlirSyntaxError
-from spyre.mlir.tiles.forms import Draft, elements_of, read_form
+from spyre.mlir.tiles.forms import GENERIC_FORM, Draft, elements_of, read_form
 from spyre.mlir.tiles.reading import Reader, affine, reader_of
 from spyre.mlir.tiles.syntax import (
     AliasDefinition,
@@ -201,9 +201,6 @@ class _Parser:
         return TileOp(
             name, results, fields, draft.attributes, (), reader.location(), position=place
         )
-
-
-GENERIC_FORM = "( %values* ) : ( ?( !values* )? ) -> !result*"
 
 
 def _row(name: str, place: int) -> OperationRow:

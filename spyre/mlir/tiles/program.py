@@ -9,8 +9,8 @@ from pathlib import Path
 
 from spyre.errors import BundleError, Finding, LaunchError
 from spyre.mlir.tiles.checker import check_tiles
+from spyre.mlir.tiles.forms import print_tiles
 from spyre.mlir.tiles.parser import parse_tiles
-from spyre.mlir.tiles.printer import print_tiles
 from spyre.mlir.tiles.rules import grid_of
 from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp
 

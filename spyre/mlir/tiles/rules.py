@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from spyre.mlir.program import AffineMap, AffineSet
+from spyre.mlir.program import (
+    INTEGERS as INTEGER_ARITHMETIC,
+    AffineMap,
+    AffineSet,
+    fold,
+    slope_along,
+)
 from spyre.mlir.tiles.deliveries import deliver, produce
 from spyre.mlir.tiles.syntax import (
+    BITS,
+    FLOATS,
+    INTEGERS,
     Alias,
     AttributeEntry,
     Numeral,
@@ -68,6 +77,10 @@ class Context:
         """Value of an attribute, aliases resolved; None if it is not given."""
         entry = self.op.attribute(key)
         return None if entry is None else self.module.resolved(entry.value)
+
+    def maker(self, name: str) -> TileOp | None:
+        """The operation with a result of this name."""
+        return next((op for op in self.function.walk() if name in op.results), None)
 
     def written(self, names: Sequence[str], types: Sequence[Type] | None) -> Faults:
         """Values whose types are not those that are written (SPY181, SPY183); None: nothing is."""
@@ -159,6 +172,9 @@ def _view(context: Context) -> Faults:
     for k, (size, extent) in enumerate(zip(sizes, type_.shape, strict=True)):
         if isinstance(size, int) and size != extent:
             yield context.fault("SPY184", f"size {k} is not that of the type", extent, size)
+    n_tiles, own = prod(grid_of(context.function)[0]), context.op.memory_space
+    if own is not None and own.tile is not None and own.tile >= n_tiles:
+        yield context.fault("SPY187", "no tile has this number", f"below {n_tiles}", own.tile)
     space = context.op.attribute("memory_space")
     if space is not None and "memory_space<" not in str(space.value):
         yield from _space_faults(str(space.value), context.op.position)
@@ -259,11 +275,20 @@ def _indirect_tile(context: Context) -> Faults:
     yield from _tile_shape(context, "variables_space", len(fields["^variables"]))
 
 
+def _element(context: Context) -> Faults:
+    """The value has the element type of the view that its tile is of."""
+    tile = context.maker(context.op.fields["tile"])
+    fields = {} if tile is None else tile.fields
+    view = fields.get("!view") or fields.get("!memrefs", (None,))[0]
+    value = context.op.fields.get("!value") or context.op.fields["!result"]
+    if view is not None and view.element != value.element:
+        yield context.fault("SPY181", "the view has other elements", view, value)
+
+
 def _aliasing(context: Context) -> Faults:
     """A view whose strides let one store write an element twice."""
-    names = {name: op for op in context.function.walk() for name in op.results}
-    tile = names.get(context.op.fields["tile"])
-    view = names.get(tile.fields["view"]) if tile and "view" in tile.fields else None
+    tile = context.maker(context.op.fields["tile"])
+    view = context.maker(tile.fields["view"]) if tile and "view" in tile.fields else None
     if view is None or "strides" not in view.fields or None in view.fields["!result"].shape:
         return  # a tile ends where a view of unknown sizes does
     shape = context.type("value").shape
@@ -295,9 +320,10 @@ def _extract_argument(context: Context) -> Faults:
         yield context.fault("SPY128", "this cannot be extracted", expected, field)
     elif field != "value" and field not in annotations:
         yield context.fault("SPY139", f"the argument has no {field}", argument)
-    elif result.kind != (argument.element if field == "value" else "index"):
+    else:
         wanted = argument.element if field == "value" else "index"
-        yield context.fault("SPY138", f"type of the {field}", wanted, result)
+        if result.kind not in {"int": INTEGERS, "float": FLOATS}.get(wanted, (wanted,)):
+            yield context.fault("SPY138", f"type of the {field}", wanted, result)
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -312,6 +338,10 @@ def _constant(context: Context) -> Faults:
     is_dense = isinstance(value, Opaque) and value.text.startswith("dense<")
     if is_dense != (type_.kind == "tensor"):
         yield context.fault("SPY182", "value and type do not fit", "dense<…> : tensor<…>", type_)
+    elif is_dense and value.text[6:].strip()[:1] == "[":
+        given = len(value.text.split(","))
+        if given != type_.count:
+            yield context.fault("SPY184", "numbers and elements differ", type_, given)
     elif isinstance(value, Numeral) and not -(2**63) <= value.value < 2**64:
         yield context.fault("SPY115", "the integer has more than 64 bits", type_, value)
     elif isinstance(value, Numeral) and isinstance(value.value, float) and "f" not in type_.kind:
@@ -381,6 +411,10 @@ def _reduce(context: Context) -> Faults:
         yield context.fault("SPY187", "this is no combiner", expected, combiner)
     if len(ins) != len(outs):
         yield context.fault("SPY183", "ins and outs differ in number", len(ins), len(outs))
+    integral = combiner is not None and combiner.text.removeprefix("arith.")[-1] != "f"
+    for type_ in ins if combiner is not None else ():
+        if integral != (type_.element in INTEGERS):
+            yield context.fault("SPY182", f"{combiner} does not take these elements", found=type_)
     for source, target in zip(ins, outs, strict=False):
         rank = len(source.shape)
         if dims is None or not all(0 <= d < rank for d in dims) or len({*dims}) != len(dims):
@@ -396,6 +430,8 @@ def _matmul(context: Context) -> Faults:
     if len(ins) != 2 or len(outs) != 1 or any(len(t.shape) != rank for t in (*ins, *outs)):
         yield context.fault("SPY183", "operands", f"two ins and one outs of rank {rank}")
         return
+    if others := [t for t in (*ins, *outs) if t.element not in FLOATS]:
+        yield context.fault("SPY182", "elements", " or ".join(FLOATS), others[0])
     (*batch, m, k), (*other, inner, n) = (t.shape for t in ins)
     if k != inner or batch != other or outs[0].shape != (*batch, m, n):
         shown = ", ".join(map(str, (*ins, *outs)))
@@ -426,6 +462,47 @@ def _generic(context: Context) -> Faults:
             ) != extent:
                 yield context.fault("SPY184", f"dim d{d} has two extents", extents[d], extent)
 
+    for map_, type_ in zip(resolved, types, strict=True):
+        for result, extent in zip(map_.results, type_.shape, strict=False):
+            last = _last(result, [extents.get(d) for d in range(map_.n_dims)])
+            if last is not None and extent is not None and last >= extent:
+                yield context.fault("SPY184", f"{result} leaves its operand", type_, last)
+
+
+def _last(expr: Any, extents: Sequence[int | None]) -> int | None:
+    """The largest value of a linear expression; None if it is not known."""
+    slopes = [slope_along(expr, d) for d in range(len(extents))]
+    if None in slopes or any(
+        slope and extent is None for slope, extent in zip(slopes, extents, strict=True)
+    ):
+        return None
+    ends = [
+        (extent or 1) - 1 if (slope or 0) > 0 else 0
+        for slope, extent in zip(slopes, extents, strict=True)
+    ]
+    found: int = fold(expr, ends, (), INTEGER_ARITHMETIC)
+    return found
+
+
+def _index(context: Context) -> Faults:
+    """linalg.index is in a linalg.generic that has the dim."""
+    around = (o for o in context.function.walk() if o.name == "linalg.generic")
+    op = next((o for o in around if any(i is context.op for i in o.inside())), None)
+    iterators = op.attribute("iterator_types") if op is not None else None
+    rank = len(iterators.value) if iterators is not None else 0
+    dim = getattr(context.op.fields["dim"], "value", -1)
+    if not 0 <= dim < rank:
+        yield context.fault("SPY187", "no iterator has this number", f"0 to {rank - 1}", dim)
+
+
+def _width(context: Context) -> Faults:
+    """Casts named after a direction change the number of bits in it."""
+    source, target = (BITS[context.type(key).scalar] for key in ("a", "result"))
+    widens = "ext" in context.op.name
+    if source == target or (source < target) != widens:
+        expected = "more bits" if widens else "fewer bits"
+        yield context.fault("SPY182", "this cast", expected, context.type("result"))
+
 
 def _static(context: Context) -> Faults:
     type_ = context.type("result")
@@ -455,7 +532,9 @@ def _slice(context: Context) -> Faults:
         yield context.fault("SPY184", "the slice has another shape", groups[1], target)
     for k, (offset, size, stride) in enumerate(zip(*groups, strict=True)):
         extent = source.shape[k]
-        if isinstance(offset, int) and isinstance(stride, int) and extent is not None:
+        if isinstance(stride, int) and stride < 1:
+            yield context.fault("SPY184", f"stride {k} of the slice", "at least 1", stride)
+        elif isinstance(offset, int) and isinstance(stride, int) and extent is not None:
             last = offset + (size - 1) * stride
             if not (0 <= offset <= last < extent or size == 0):
                 yield context.fault("SPY184", f"dim {k} of the slice ends outside", extent, last)
@@ -474,8 +553,8 @@ RULES: dict[str, Callable[[Context], Faults]] = {
     rule.__name__.strip("_"): rule
     for rule in (
         _tile_id, _view, _distributed, _access_tile, _indirect_tile, _aliasing, _extract_argument,
-        produce, deliver, _constant, _predicate, _select, _static, _broadcast, _transpose, _reduce,
-        _matmul, _equal, _generic, _slice, _for, _branches,
+        produce, deliver, _constant, _element, _index, _width, _predicate, _select, _static,
+        _broadcast, _transpose, _reduce, _matmul, _equal, _generic, _slice, _for, _branches,
     )
 }  # fmt: skip
 _CODES = {"kind": "SPY182", "element": "SPY181", "shape": "SPY184", "count": "SPY184"}

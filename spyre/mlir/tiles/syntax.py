@@ -40,6 +40,9 @@ def named(text: str, position: int = NO_POSITION) -> Name:
 FLOATS = ("f16", "bf16", "f32", "!spyreop.df16")
 INTEGERS = ("index", "i1", "i8", "i16", "i32", "i64", "si32")
 ELEMENTS = (*FLOATS, *INTEGERS)
+BITS = {"f16": 16, "bf16": 16, "f32": 32, "!spyreop.df16": 16, "index": 64, "si32": 32} | {
+    f"i{bits}": bits for bits in (1, 8, 16, 32, 64)
+}
 _SHAPED = re.compile(
     r"(tensor|memref|!ktdp\.access_tile|)\s*<\s*((?:(?:\d+|\?)\s*x\s*)*)([!\w.]+)\s*(?:,\s*(.*))?>",
     re.S,

@@ -4,7 +4,8 @@ A row's ``form`` is how the operation is written (:mod:`.forms`). The type of th
 ``a`` is the type in field ``!a``, and ``!T`` where there is none; a list of values has its types in
 ``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the
 shape of ``!T``, ``element`` an element of the value, ``last`` the last of ``!types``, ``constant``
-the type that is written or a boolean, any other word the types of that field.
+the type that is written or a boolean, the name of a type that type, any other word the types of
+that field.
 ``kinds``: types that the first operand (and so its kin) may have. ``rule``: further
 conditions (`rules.rule_faults`). ``engine``: name of the simulator's operation, of those that are
 elementwise.
@@ -36,6 +37,7 @@ class OperationRow:
 
 
 UNARY = "%a ~ : !T"
+WORDS = "%a , %b ?( : !T )?"
 BINARY = "%a , %b ~ : !T"
 CAST = "%a ~ : !a to !result"
 DESTINATION = "ins( %ins* : !ins* ) outs( %outs* : !outs* )"
@@ -90,10 +92,11 @@ _ROWS = (
         "result", rule="indirect_tile",
     ),
     OperationRow("ktdp.load", "%tile : !tile -> !result", "result",
-                 rule="tile.kind = access_tile; result.kind = tensor; tile.shape = result.shape"),
+                 rule="tile.kind = access_tile; result.kind = tensor; tile.shape = result.shape; "
+                 "element"),
     OperationRow("ktdp.store", "%value , %tile : !value , !tile",
                  rule="value.kind = tensor; tile.kind = access_tile; tile.shape = value.shape; "
-                 "aliasing"),
+                 "element; aliasing"),
     OperationRow(
         "ktdp.runtime_arg_extract", "$field from %argument : !argument -> !result",
         "result", rule="extract_argument",
@@ -130,9 +133,10 @@ _ROWS = (
     OperationRow("arith.select", "%condition , %a , %b ~ : !types*", "last", ANY, "select",
                  "where3"),
     *_family("arith", "index_cast index_castui", CAST, "result", INTEGER, CAST_RULE),
-    *_family("arith", "extsi extui trunci", CAST, "result", INTEGER, CAST_RULE),
+    *_family("arith", "extsi extui trunci", CAST, "result", INTEGER, f"{CAST_RULE}; width"),
     *_family("arith", "sitofp uitofp", CAST, "result", INTEGER, CAST_RULE),
-    *_family("arith", "extf truncf fptosi fptoui", CAST, "result", FLOAT, CAST_RULE),
+    *_family("arith", "extf truncf", CAST, "result", FLOAT, f"{CAST_RULE}; width"),
+    *_family("arith", "fptosi fptoui", CAST, "result", FLOAT, CAST_RULE),
     OperationRow("arith.bitcast", CAST, "result", ANY, CAST_RULE),
     *_family("math", "exp exp2 log log2 log1p sqrt rsqrt tanh sin cos erf absf=abs floor ceil",
              UNARY, "T", FLOAT),
@@ -157,7 +161,7 @@ _ROWS = (
     OperationRow("linalg.generic",
                  f"{{}} {DESTINATION} ?( attrs = @attrs )? {{body ?( -> !result* )?",
                  "outs", rule="generic"),
-    OperationRow("linalg.index", "#dim : !result", "result", rule="result.kind = index"),
+    OperationRow("linalg.index", "#dim : !result", "result", rule="result.kind = index; index"),
     OperationRow("linalg.yield", "?( %values* : !values* )?"),
     # --- tensors
     OperationRow("tensor.empty", "( %sizes* ) : !result", "result", rule="static"),
@@ -201,9 +205,11 @@ _ROWS = (
              "half", "T.rank = 0"),
     OperationRow("spyreop.softplus", "%a beta #beta threshold #threshold : !T", "T",
                  "half", "T.rank = 0", "softplus"),
-    *_family("spyreop", "realdiv layernormscale", BINARY, "T", "half", "T.rank = 0"),
-    *_family("spyreop", "addi32toi32=add muli32toi32=mul addi64toi64=add", BINARY, "T",
-             INTEGER, "T.rank = 0"),
+    *_family("spyreop", "realdiv", BINARY, "T", "half", "T.rank = 0"),
+    OperationRow("spyreop.layernormscale", "%a ?( squares %b )? : !T", "T", "half", "T.rank = 0"),
+    *_family("spyreop", "addi32toi32=add muli32toi32=mul", WORDS, "i32", "",
+             "%a.kind = i32; %b.kind = i32"),
+    *_family("spyreop", "addi64toi64=add", WORDS, "i64", "", "%a.kind = i64; %b.kind = i64"),
     *_refused("spyreop", "idx32toaddr slice_reduction", "it has no meaning in a text"),
     *_refused("ktdf", "*", "texts of this dialect are made after KTIR"),
 )  # fmt: skip

@@ -18,3 +18,10 @@ from .session import (
     run as run,
     session_of as session_of,
 )
+from .tiles import (
+    ELEMENTS as ELEMENTS,
+    TilePointer as TilePointer,
+    Traces as Traces,
+    constant_bytes as constant_bytes,
+    traced_function as traced_function,
+)

@@ -85,6 +85,7 @@ def bind_arguments(
             if not isinstance(value, Real):
                 raise _missing(program, argument, "a number")
             numbers[name] = float(value) if isinstance(value, float) else int(value)
+            _check_limits(program, function, name, numbers[name])
         elif isinstance(value, HostTensor):
             pointers[name] = TilePointer.of(name, value, is_stored=argument.is_stored)
         elif value is None and argument.is_stored and not argument.is_read and argument.shape:
@@ -93,6 +94,19 @@ def bind_arguments(
         else:
             raise _missing(program, argument, "an array")
     return pointers | {name: _at_address(name, value) for name, value in places.items()}, numbers
+
+
+def _check_limits(program: KtirProgram, function: str | None, name: str, value: float) -> None:
+    """LaunchError SPY342 for a number beyond what its argument's type allows."""
+    parameters = program.function(function).parameters
+    type_ = next(p.type for p in parameters if p.name == name)
+    limits = dict(type_.details) if type_.kind == "runtime_arg" else {}
+    step = limits.get("granularity")
+    if value > limits.get("upperbound", value) or (step is not None and value % step):
+        raise LaunchError(
+            "SPY342", f"argument {name} is not what its type allows", program.module.locate(0),
+            expected=str(type_), found=str(value),
+        )  # fmt: skip
 
 
 _PLACE = re.compile(r"@(?:(\d+):)?(0x[0-9a-fA-F]+|\d+)")
@@ -124,7 +138,7 @@ modules, so that no other module takes the identity in the key.
 """
 
 
-def _traced(
+def traced_function(
     program: KtirProgram,
     function: str | None,
     pointers: Mapping[str, TilePointer],
@@ -163,7 +177,7 @@ def describe_tiles(
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise ValidationError(findings)
     pointers, numbers = bind_arguments(program, function, given)
-    traced = _traced(program, function, pointers, numbers, numerics, traces)
+    traced = traced_function(program, function, pointers, numbers, numerics, traces)
     return _run(program, traced, pointers, numerics, findings)
 
 
@@ -184,13 +198,11 @@ def _run(
         if pointer.is_stored:
             view = (pointer.shape, contiguous_strides(pointer.shape), 0)
             outputs.append(RunOutput(name, view, pointer.dtype_name))
-    count = max(len(traced.constants), 1)
-    layout = SpyreTensorLayout.from_host((count * STICK_BYTES // 4,), "float32")
-    spec = ArgumentSpec(
-        len(pointers), CONSTANTS, Role.INPUT, (count * STICK_BYTES // 4,), "float32", layout, (1,)
-    )
-    image = partial(_constants, traced.constants, numerics)
-    buffers[CONSTANTS] = RunBuffer(CONSTANTS, layout.device_bytes, spec, image=image)
+    image = constant_bytes(traced.constants, numerics)
+    size = image.size // 4
+    layout = SpyreTensorLayout.from_host((size,), "float32")
+    spec = ArgumentSpec(len(pointers), CONSTANTS, Role.INPUT, (size,), "float32", layout, (1,))
+    buffers[CONSTANTS] = RunBuffer(CONSTANTS, layout.device_bytes, spec, image=lambda: image)
     by_index = dict(enumerate(buffers))
     launch = RunLaunch(traced, by_index, {})
     found = (*findings, *traced.findings)
@@ -208,18 +220,22 @@ def _spec(index: int, name: str, pointer: TilePointer) -> ArgumentSpec:
 
 def _flat(tensor: HostTensor, name: str) -> HostTensor:
     """The elements row by row, as the pointer's memory holds them."""
+    values = tensor.to_array()
+    if values.dtype == np.int64 and (values != values.astype(np.int32)).any():
+        raise LaunchError(
+            "SPY344", f"argument {name} has integers of more than 32 bits",
+            expected="-2^31 to 2^31 - 1, as in device memory", found=str(np.abs(values).max()),
+        )  # fmt: skip
     return HostTensor.from_array(name, tensor.to_array().reshape(-1), tensor.dtype_name)
 
 
-def _constants(constants: tuple[tuple[str, float], ...], numerics: Numerics) -> Array:
-    """The bytes of the constants: a stick of equal numbers each."""
+def constant_bytes(constants: tuple[tuple[str, Array], ...], numerics: Numerics) -> Array:
+    """The bytes of the constants, whole sticks each."""
     sticks = [np.zeros(STICK_BYTES, np.uint8)] if not constants else []
-    for element, value in constants:
+    for element, image in constants:
         name = FORMATS[element]
-        numbers = np.array([value], np.int32 if element in ("i32", "si32") else np.float32)
-        codes = encode_device(numbers, name, numerics.alu_rules)
-        encoded = codes_to_bytes(codes, name)
-        sticks.append(np.tile(encoded, STICK_BYTES // encoded.size))
+        numbers = image.astype(np.int32 if "INT" in name else np.float32)
+        sticks.append(codes_to_bytes(encode_device(numbers, name, numerics.alu_rules), name))
     return np.concatenate(sticks)
 
 
@@ -227,7 +243,7 @@ def given_values(inputs: Mapping[str, Any]) -> dict[str, HostTensor | float]:
     """Arrays as host tensors, numbers as they are."""
     found: dict[str, HostTensor | float] = {}
     for name, value in inputs.items():
-        if isinstance(value, HostTensor | int | float | np.number) or np.ndim(value) == 0:
+        if isinstance(value, HostTensor | int | float | np.number):
             found[name] = value if isinstance(value, HostTensor) else np.asarray(value).item()
         else:
             found[name] = HostTensor.from_array(name, np.asarray(value))

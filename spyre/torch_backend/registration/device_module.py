@@ -38,6 +38,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     "spyre.torch_backend.device.dtypes": ("set_downcast_warning",),
     "spyre.torch_backend.observe": ("trace", "counting", "sanitizer_findings", "profile"),
     "spyre.torch_backend.fallback": ("fallbacks", "fallback_seconds", "reset_fallbacks"),
+    "spyre.torch_backend.ktir": ("ktir",),
     "spyre.torch_backend.inductor.hints": ("declare_tensor_dim", "name_tensor_dims", "spyre_hint"),
 }
 """Names of ``torch.spyre`` by the module that defines them."""

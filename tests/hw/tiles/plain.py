@@ -34,8 +34,10 @@ NAMES = {
 SCALAR = {
     "addi": lambda a, b: a + b, "subi": lambda a, b: a - b, "muli": lambda a, b: a * b,
     "divsi": lambda a, b: int(a / b), "remsi": lambda a, b: a - b * int(a / b),
-    "divui": lambda a, b: a // b, "remui": lambda a, b: a % b, "minsi": min, "maxsi": max,
+    "divui": lambda a, b: a // b, "remui": lambda a, b: a % b,
+    "minsi": np.minimum, "maxsi": np.maximum,
 }  # fmt: skip
+TERMINATORS = ("scf.yield", "linalg.yield", "ktdp.yield_partial", "ktdp.yield_reduced")
 WHOLE = {"add": 0.0, "mul": 1.0, "max": -np.inf, "min": np.inf}
 
 
@@ -143,8 +145,7 @@ class Tile:
         """Run the operations of a block; its result is what it yields at its end."""
         for op in body:
             own = getattr(self, f"_{op.name.replace('.', '_')}", None)
-            if op.name in ("scf.yield", "linalg.yield", "ktdp.yield_partial",
-                           "ktdp.yield_reduced"):  # fmt: skip
+            if op.name in TERMINATORS:
                 return tuple(names[name] for name in op.fields.get("values", ()))
             found = own(op, names) if own else self._simple(op, names)
             if isinstance(found, Generator):
@@ -169,14 +170,18 @@ class Tile:
             if name in ("cmpf", "cmpi"):
                 return PREDICATES[op.fields["predicate"].text[-2:]](*values)
             if name == "select":
-                return np.where(*values) if type_.is_shaped else values[1 if values[0] else 2]
+                return np.where(*values) if np.ndim(values[0]) else values[1 if values[0] else 2]
             if name in SCALAR:
-                if not isinstance(values[0], np.ndarray):
-                    return SCALAR[name](*values)
-                return np.asarray(SCALAR[name](*values), np.int32)
-            if name in ("extf", "truncf", "sitofp"):
+                found = SCALAR[name](*values)
+                is_data = type_.scalar == "i32" and isinstance(found, np.ndarray)
+                return found.astype(np.int32) if is_data else found
+            if name in ("andi", "ori", "xori"):
+                return {"andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor}[name](
+                    *values
+                )
+            if name in ("extf", "truncf", "sitofp", "uitofp", "fptosi"):
                 return self.run.rounded(values[0], type_.scalar)
-            if name in ("index_cast", "extsi", "trunci"):
+            if name in ("index_cast", "extsi", "trunci", "extui"):
                 return values[0]
             found = (BINARY | UNARY)[name](*(np.asarray(v, SINGLE) for v in values))
         return self.run.rounded(found, type_.scalar)
@@ -317,6 +322,13 @@ class Tile:
     _tensor_expand_shape = _tensor_collapse_shape = _reshaped
 
     def _linalg_reduce(self, op, names):
+        if op.regions:
+            rank = len(op.fields["!ins"][0].extents)
+            axes = [int(n.value) for n in op.fields["dimensions"]]
+            kept = [d for d in range(rank) if d not in axes]
+            orders = [range(rank)] * len(op.fields["ins"]) + [kept] * len(op.fields["outs"])
+            places = [lambda at, order=order: tuple(at[d] for d in order) for order in orders]
+            return self._iterated(op, names, op.fields["!ins"][0].extents, axes, places)
         axes = tuple(int(n.value) for n in op.fields["dimensions"])
         name = op.fields["combiner"].text.removeprefix("arith.")
         combine, source = BINARY[NAMES[name]], names[op.fields["ins"][0]]
@@ -336,6 +348,87 @@ class Tile:
         return found if start is None else self.run.rounded(start + found, element)
 
     _linalg_batch_matmul = _linalg_matmul
+
+    def _linalg_generic(self, op, names):
+        kinds = [k.text for k in op.attribute("iterator_types").value]
+        maps = [self.run.module.resolved(m) for m in op.attribute("indexing_maps").value]
+        extents = {}
+        for map_, type_ in zip(maps, (*op.fields["!ins"], *op.fields["!outs"]), strict=True):
+            for result, extent in zip(map_.results, type_.extents, strict=True):
+                if hasattr(result, "index"):
+                    extents[result.index] = extent
+        places = [
+            lambda at, map_=map_: tuple(fold(r, at, (), INTEGERS) for r in map_.results)
+            for map_ in maps
+        ]
+        axes = [d for d, kind in enumerate(kinds) if kind == "reduction"]
+        return self._iterated(op, names, tuple(extents[d] for d in range(len(kinds))), axes, places)
+
+    def _iterated(self, op, names, shape, axes, places):
+        """The body at every point: over all parallel ones at once, the others one after another.
+        A body that folds by one operation is summed up exactly and rounded once.
+        """
+        region, n_inputs = op.regions[0], len(op.fields["ins"])
+        types = [*op.fields["!ins"], *op.fields["!outs"]]
+        operands = [names[name] for name in (*op.fields["ins"], *op.fields["outs"])]
+        totals = [
+            np.zeros(t.extents, np.int32 if t.element == "i32" else SINGLE) if value is None
+            else np.broadcast_to(value, t.extents).copy()
+            for t, value in zip(types[n_inputs:], operands[n_inputs:], strict=True)
+        ]  # fmt: skip
+        own = [name for name, _ in region.arguments]
+        fold_name = self._folds(region, own[n_inputs:]) if axes else None
+        kept = [d for d in range(len(shape)) if d not in axes]
+        terms = []
+        for point in np.ndindex(*(shape[d] for d in axes)):
+            at = [None] * len(shape)
+            for d, x in zip(axes, point, strict=True):
+                at[d] = np.asarray(x)
+            grid = np.indices([shape[d] for d in kept])
+            for d, x in zip(kept, grid, strict=True):
+                at[d] = x
+            at = [np.broadcast_to(x, [shape[d] for d in kept]) for x in at]
+            self.point = at
+            values = [v[p(at)] for v, p in zip(operands[:n_inputs], places, strict=False)]
+            before = [t[p(at)] for t, p in zip(totals, places[n_inputs:], strict=True)]
+            scope = {**names, **dict(zip(own, [*values, *before], strict=True))}
+            body = region.body
+            if fold_name is not None:
+                combiner, term, rest = fold_name
+                (found,) = yield from self.block((*rest, term), scope)
+                terms.append(np.broadcast_to(found, before[0].shape))
+                continue
+            found = yield from self.block(body, scope)
+            for total, place, value in zip(totals, places[n_inputs:], found, strict=True):
+                total[place(at)] = value
+        if fold_name is None:
+            return tuple(totals)
+        element = types[-1].element
+        whole = BINARY[combiner].reduce(np.stack(terms).astype(np.float64), 0).astype(SINGLE)
+        whole = self.run.rounded(whole, element)
+        start, place = operands[n_inputs], places[n_inputs](at)
+        is_whole = start is None or np.all(start == WHOLE[combiner])
+        begun = None if is_whole else totals[0][place]
+        totals[0][place] = whole if is_whole else self.run.rounded(
+            BINARY[combiner](begun, whole), element
+        )  # fmt: skip
+        return tuple(totals)
+
+    def _folds(self, region, outputs):
+        """Combiner, the yield of what it folds, and the operations before; None for others."""
+        *body, end = region.body
+        if len(outputs) != 1 or not body or end.fields["values"] != body[-1].results:
+            return None
+        name, uses = NAMES.get(body[-1].name.partition(".")[2]), [*body[-1].uses()]
+        if name not in WHOLE or outputs[0] not in uses or len({*uses}) != 2:
+            return None
+        if any(outputs[0] in op.uses() for op in body[:-1]):
+            return None
+        other = uses[1 - uses.index(outputs[0])]
+        return name, type(end)("linalg.yield", fields={"values": (other,)}), body[:-1]
+
+    def _linalg_index(self, op, names):
+        return self.point[int(op.fields["dim"].value)]
 
     def _at(self, op, names):
         return tuple(self._value(item, names) for item in op.fields["indices"])

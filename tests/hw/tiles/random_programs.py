@@ -200,7 +200,8 @@ class RandomProgram:
         forms = [
             self.binary, self.binary, self.unary, self.choose, self.wide, self.sums, self.turned,
             self.sliced, self.inserted, self.single, self.listed, self.reshaped, self.product,
-            self.repeated, self.branched,
+            self.repeated, self.branched, self.rested, self.numbered, self.contracted, self.folded,
+            self.counted, self.integers,
         ]  # fmt: skip
         return self.rng.choice(forms)(values)
 
@@ -384,3 +385,139 @@ class RandomProgram:
             "}",
         ]
         return Value(result, a.shape, self.element)
+
+    def generic(self, maps, kinds, ins, shape, body, element=None):
+        """linalg.generic of one output, from a tensor.empty."""
+        element = element or self.element
+        empty = self.emit(f"tensor.empty() : {tensor(shape, element)}")
+        all_maps = ", ".join(f"affine_map<{m}>" for m in maps)
+        iterators = ", ".join(f'"{kind}"' for kind in kinds)
+        arguments = ", ".join(
+            f"%a{self.count}_{k}: {e}" for k, e in enumerate([*(v.element for v in ins), element])
+        )
+        names = [f"%a{self.count}_{k}" for k in range(len(ins) + 1)]
+        lines = body(*names)
+        return self.emit(
+            f"linalg.generic {{indexing_maps = [{all_maps}], iterator_types = [{iterators}]}} "
+            f"ins({', '.join(v.name for v in ins)} : {', '.join(v.type for v in ins)}) "
+            f"outs({empty.name} : {tensor(shape, element)}) {{\n  ^bb0({arguments}):\n    "
+            + "\n    ".join(lines) + f"\n  }} -> {tensor(shape, element)}", shape, element,
+        )  # fmt: skip
+
+    def rested(self, values):
+        """Columns cut into two parts, which become rows, and back, by linear maps."""
+        a = self.rng.choice(values)
+        r, c = a.shape
+        if c % 2:
+            return self.unary(values)
+        cut, plain = f"(d0, d1, d2) -> (d1, d0 * {c // 2} + d2)", "(d0, d1, d2) -> (d0, d1, d2)"
+        kinds, copy = ["parallel"] * 3, lambda x, _: [f"linalg.yield {x} : {self.element}"]
+        parts = self.generic([cut, plain], kinds, [a], (2, r, c // 2), copy)
+        return self.generic([plain, cut], kinds, [parts], a.shape, copy)
+
+    def numbered(self, values):
+        """A choice by the numbers of row and column."""
+        a = self.rng.choice(values)
+        same, sign = "(d0, d1) -> (d0, d1)", self.rng.choice(["sge", "ne", "ult"])
+        n = self.new("n")
+
+        def body(x, _):
+            return [
+                f"{n}i = linalg.index 0 : index", f"{n}j = linalg.index 1 : index",
+                f"{n}k = arith.addi {n}i, %id : index",
+                f"{n}c = arith.cmpi {sign}, {n}k, {n}j : index",
+                f"{n}x = arith.negf {x} : {self.element}",
+                f"{n}r = arith.select {n}c, {x}, {n}x : {self.element}",
+                f"linalg.yield {n}r : {self.element}",
+            ]  # fmt: skip
+
+        return self.generic([same, same], ["parallel"] * 2, [a], a.shape, body)
+
+    def contracted(self, values):
+        """Products summed over columns or rows, broadcast back."""
+        a, b = self.pair(values)
+        dim, n = self.rng.choice([0, 1]), self.new("n")
+        kinds = ["reduction" if d == dim else "parallel" for d in (0, 1)]
+
+        def body(x, y, total):
+            return [
+                f"{n}p = arith.addf {x}, {y} : {self.element}",
+                f"{n}q = arith.maximumf {n}p, {total} : {self.element}",
+                f"linalg.yield {n}q : {self.element}",
+            ]
+
+        same = "(d0, d1) -> (d0, d1)"
+        short = self.generic(
+            [same, same, f"(d0, d1) -> (d{1 - dim})"], kinds, [a, b], (a.shape[1 - dim],), body
+        )
+        empty = self.emit(f"tensor.empty() : {a.type}")
+        return self.emit(
+            f"linalg.broadcast ins({short.name} : {short.type}) outs({empty.name} : {a.type}) "
+            f"dimensions = [{dim}]",
+            a.shape,
+        )
+
+    def folded(self, values):
+        """A reduction of two inputs by another body, its second result broadcast back."""
+        a, b = self.pair(values)
+        dim, n, element = self.rng.choice([0, 1]), self.new("n"), self.element
+        short, wide = tensor((a.shape[1 - dim],), element), a.type
+        zero = self.emit(f"arith.constant 0.5 : {element}")
+        empty = self.emit(f"tensor.empty() : {short}")
+        start = self.emit(
+            f"linalg.fill ins({zero.name} : {element}) outs({empty.name} : {short}) -> {short}"
+        )
+        self.lines += [
+            f"{n}, {n}s = linalg.reduce ins({a.name}, {b.name} : {wide}, {wide}) outs("
+            f"{start.name}, {start.name} : {short}, {short}) dimensions = [{dim}]",
+            f"  ({n}a: {element}, {n}b: {element}, {n}x: {element}, {n}y: {element}) {{",
+            f"    {n}c = arith.cmpf ogt, {n}a, {n}x : {element}",
+            f"    {n}u = arith.select {n}c, {n}a, {n}x : {element}",
+            f"    {n}v = arith.select {n}c, {n}b, {n}y : {element}",
+            f"    linalg.yield {n}u, {n}v : {element}, {element}",
+            "  }",
+        ]
+        big = self.emit(f"tensor.empty() : {wide}")
+        return self.emit(
+            f"linalg.broadcast ins({n}s : {short}) outs({big.name} : {wide}) dimensions = [{dim}]",
+            a.shape,
+        )
+
+    def counted(self, values):
+        """A loop that carries a number and a tile."""
+        a, n, element = self.rng.choice(values), self.new("n"), self.element
+        bound = self.constant(self.rng.randint(0, 3))
+        one = self.emit(f"arith.constant 0.25 : {element}")
+        self.lines += [
+            f"{n}, {n}t = scf.for {n}i = %c0 to {bound} step %c1 iter_args({n}s = {one.name}, "
+            f"{n}a = {a.name}) -> ({element}, {a.type}) {{",
+            f"  {n}u = arith.addf {n}s, {n}s : {element}",
+            f"  {n}w = tensor.splat {n}u : {a.type}",
+            f"  {n}b = arith.addf {n}a, {n}w : {a.type}",
+            f"  scf.yield {n}u, {n}b : {element}, {a.type}",
+            "}",
+        ]
+        wide = self.emit(f"tensor.splat {n} : {a.type}")
+        return self.emit(f"arith.addf {n}t, {wide.name} : {a.type}", a.shape)
+
+    def integers(self, values):
+        """Loaded integers, compared with a table and chosen, as numbers."""
+        a = self.rng.choice(values)
+        r, c = a.shape
+        total = self.tiles * r
+        pointer = self.memory(total * c, "i32", self.numbers.integers(-(2**31), 2**31, total * c))
+        name, access = self.tile(
+            *self.view(pointer, (total, c), (c, 1), "i32"), (self.top(r), "%c0"), a.shape
+        )
+        whole = tensor(a.shape, "i32")
+        loaded = self.emit(f"ktdp.load {name} : {access} -> {whole}")
+        table = self.emit(f"arith.constant dense<{self.rng.randint(-9, 9)}> : {whole}")
+        kind = self.rng.choice(["minsi", "maxsi", "addi", "muli"])
+        mixed = self.emit(f"arith.{kind} {loaded.name}, {table.name} : {whole}")
+        sign = self.rng.choice(["slt", "ne", "sge"])
+        mask = self.emit(f"arith.cmpi {sign}, {mixed.name}, {loaded.name} : {whole}")
+        other = self.emit(f"arith.negf {a.name} : {a.type}")
+        return self.emit(
+            f"arith.select {mask.name}, {a.name}, {other.name} : {tensor(a.shape, 'i1')}, {a.type}",
+            a.shape,
+        )

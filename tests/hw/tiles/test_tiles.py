@@ -280,7 +280,7 @@ def test_programs_of_the_collection():
         given |= {place(key): values for key, values in case.memory.items()}
         result = spyre.run(
             load_ktir(case.path), given, function=case.function,
-            device=devices["ieee" if case.needs_ieee else None],
+            device=devices["ieee" if case.needs_ieee else None], verify=True,
         )  # fmt: skip
         found = {t.name: v for t, v in zip(result.output_tensors, result.outputs, strict=True)}
         assert all(case.agrees(n, found[n])[0] for n in case.expected), name
@@ -307,3 +307,114 @@ def test_a_text_read_later_is_traced_anew(device):
         wrong = load_ktir(text.replace("constant 512 ", "constant 520 "))
         with pytest.raises(DeviceFault, match="SPY414"):
             spyre.run(wrong, given, device=device)
+
+
+def of_tile(body, element="f16", tiles=4):
+    """A program of rows: %a is this tile's row of %x, %r goes to its row of %y."""
+    box = "affine_set<(a, b) : (a == 0, b >= 0, -b + 63 >= 0)>"
+    lines = ["%zero = arith.constant 0 : index", "%tile = ktdp.get_compute_tile_id : index"]
+    for name in ("x", "y"):
+        lines += [
+            f"%v{name} = ktdp.construct_memory_view %{name}, sizes: [{tiles}, 64], strides: "
+            f"[64, 1] {{memory_space = #ktdp.memory_space<global>}} : memref<{tiles}x64x{element}>",
+            f"%t{name} = ktdp.construct_access_tile %v{name}[%tile, %zero] {{access_tile_set = "
+            f"{box}}} : memref<{tiles}x64x{element}> -> !ktdp.access_tile<1x64xindex>",
+        ]
+    lines += [
+        f"%a = ktdp.load %tx : !ktdp.access_tile<1x64xindex> -> tensor<1x64x{element}>",
+        *body.strip().splitlines(),
+        f"ktdp.store %r, %ty : tensor<1x64x{element}>, !ktdp.access_tile<1x64xindex>",
+        "return",
+    ]
+    text = "\n  ".join(lines)
+    grid = f"attributes {{grid = [{tiles}]}}"
+    return f"func.func @f(%x: index, %y: index, %n: index) {grid} {{\n  {text}\n}}\n"
+
+
+def test_a_pointer_carried_in_a_loop(device):
+    """Numbers of a loop are known when it is traced: they may be indices."""
+    text = of_tile("""
+  %one = arith.constant 1 : index
+  %k = scf.for %i = %zero to %n step %one iter_args(%s = %zero) -> (index) {
+    %u = arith.addi %s, %i : index
+    scf.yield %u : index
+  }
+  %v = tensor.extract %a[%zero, %k] : tensor<1x64xf16>
+  %r = tensor.splat %v : tensor<1x64xf16>""")
+    x = halves(4, 64)
+    (found,) = run(text, {"x": x, "n": 5}, device, verify=True).outputs
+    np.testing.assert_array_equal(found, np.repeat(x[:, 10:11], 64, axis=1).astype(np.float32))
+    with pytest.raises(DeviceFault, match="SPY414"):
+        run(text, {"x": x, "n": 20}, device)
+
+
+def test_a_float_carried_in_a_loop_that_depends_on_data(device):
+    text = of_tile("""
+  %one = arith.constant 1 : index
+  %none = arith.constant 0.0 : f16
+  %k = scf.for %i = %zero to %n step %one iter_args(%s = %none) -> (f16) {
+    %v = tensor.extract %a[%zero, %i] : tensor<1x64xf16>
+    %u = arith.maximumf %s, %v : f16
+    scf.yield %u : f16
+  }
+  %r = tensor.splat %k : tensor<1x64xf16>""")
+    x = halves(4, 64)
+    (found,) = run(text, {"x": x, "n": 8}, device, verify=True).outputs
+    np.testing.assert_array_equal(found[:, 0], np.maximum(x[:, :8].max(axis=1), 0))
+
+
+def test_sticks_rearranged_by_linear_maps(device):
+    text = of_tile("""
+  %e = tensor.empty() : tensor<8x8xf16>
+  %b = linalg.generic {indexing_maps = [affine_map<(i, j) -> (0, i * 8 + j)>,
+    affine_map<(i, j) -> (j, i)>], iterator_types = ["parallel", "parallel"]}
+    ins(%a : tensor<1x64xf16>) outs(%e : tensor<8x8xf16>) {
+    ^bb0(%p: f16, %q: f16):
+      linalg.yield %p : f16
+  } -> tensor<8x8xf16>
+  %r = tensor.collapse_shape %b [[0, 1]] : tensor<8x8xf16> into tensor<1x64xf16>""")
+    x = halves(4, 64)
+    (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
+    np.testing.assert_array_equal(found, x.reshape(4, 8, 8).transpose(0, 2, 1).reshape(4, 64))
+
+
+@pytest.mark.parametrize("mode", ["dl16", "ieee"])
+def test_bits_of_integers_and_of_floats(mode):
+    text = of_tile(
+        """
+  %f = arith.bitcast %a : tensor<1x64xi32> to tensor<1x64xf32>
+  %b = arith.bitcast %f : tensor<1x64xf32> to tensor<1x64xi32>
+  %c = arith.cmpi slt, %b, %a : tensor<1x64xi32>
+  %m = arith.constant dense<-1> : tensor<1x64xi32>
+  %o = arith.maxsi %b, %m : tensor<1x64xi32>
+  %r = arith.select %c, %m, %o : tensor<1x64xi1>, tensor<1x64xi32>""",
+        element="i32",
+    )
+    x = np.random.default_rng(0).integers(-(2**31), 2**31, (4, 64)).astype(np.int32)
+    (found,) = run(text, {"x": x, "n": 0}, Device(mode, 1), verify=True).outputs
+    np.testing.assert_array_equal(found, np.maximum(x, -1))
+
+
+def test_integers_of_more_than_32_bits(device):
+    text = of_tile("%r = arith.addi %a, %a : tensor<1x64xi64>", element="i64")
+    x = np.arange(256).reshape(4, 64)
+    np.testing.assert_array_equal(run(text, {"x": x, "n": 0}, device).outputs[0], 2 * x)
+    with pytest.raises(LaunchError, match="SPY344"):
+        run(text, {"x": x + 2**40, "n": 0}, device)
+
+
+def test_a_delivered_value_that_others_use(device):
+    text = DELIVERY.replace("(i - 2 * g >= 0, -i + 2 * g + 1 >= 0)>,", "(i - 2 * g == 0)>,")
+    with pytest.raises(LaunchError, match="SPY190") as raised:
+        run(text, {"x": halves(4, 64)}, device)
+    assert raised.value.location is not None
+
+
+def test_limits_of_an_argument(device):
+    text = of_tile("%r = arith.addf %a, %a : tensor<1x64xf16>").replace(
+        "%n: index", "%n: !ktdp.runtime_arg<index, granularity = 4, upperbound = 8>"
+    )
+    run(text, {"x": halves(4, 64), "n": 8}, device)
+    for wrong in (6, 12):
+        with pytest.raises(LaunchError, match="SPY342"):
+            run(text, {"x": halves(4, 64), "n": wrong}, device)

@@ -69,3 +69,56 @@ def test_a_program_is_equal_to_its_text():
 
 def test_cases_of_the_corpus_are_texts_of_the_examples():
     assert all(case.words[0] == FILE for case in CASES[:-1])
+
+
+SUM = "%sum = arith.addf %a, %b : tensor<512xf16>"
+GENERIC = """%e = tensor.empty() : tensor<512xf16>
+    %w = linalg.generic {{indexing_maps = [affine_map<(i) -> ({map})>, affine_map<(i) -> (i)>],
+      iterator_types = ["parallel"]}} ins(%a : tensor<512xf16>) outs(%e : tensor<512xf16>) {{
+      ^bb0(%p: f16, %q: f16):
+        {body}
+        linalg.yield %p : f16
+    }} -> tensor<512xf16>"""
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("SPY182", "%w = arith.truncf %a : tensor<512xf16> to tensor<512xf32>"),
+        ("SPY182", "%w = arith.extf %a : tensor<512xf16> to tensor<512xf16>"),
+        ("SPY184", "%w = arith.constant dense<[1.0, 2.0]> : tensor<3xf16>"),
+        ("SPY184", "%w = tensor.extract_slice %a[0] [4] [0] : tensor<512xf16> to tensor<4xf16>"),
+        ("SPY187", "%w = linalg.index 0 : index"),
+        ("SPY187", GENERIC.format(map="i", body="%n = linalg.index 3 : index")),
+        ("SPY184", GENERIC.format(map="i + 1", body="")),
+        ("SPY182", """%e = tensor.empty() : tensor<f16>
+    %w = linalg.reduce { arith.addi } ins(%a : tensor<512xf16>) outs(%e : tensor<f16>)
+      dimensions = [0]"""),
+        ("SPY182", """%e = tensor.empty() : tensor<1x1xi32>
+    %k = arith.constant dense<1> : tensor<1x1xi32>
+    %w = linalg.matmul ins(%k, %k : tensor<1x1xi32>, tensor<1x1xi32>)
+      outs(%e : tensor<1x1xi32>)"""),
+        ("SPY181", "%w = ktdp.load %x_tile : !ktdp.access_tile<512xindex> -> tensor<512xf32>"),
+        ("SPY181", """%w = arith.extf %a : tensor<512xf16> to tensor<512xf32>
+    ktdp.store %w, %z_tile : tensor<512xf32>, !ktdp.access_tile<512xindex>"""),
+        ("SPY187", """%w = ktdp.construct_memory_view %length, sizes: [64], strides: [1] {
+      memory_space = #ktdp.memory_space<ct_local, ct_id = 8>} : memref<64xf16>"""),
+    ],
+)  # fmt: skip
+def test_further_findings(code, line):
+    text = (EXAMPLES / "add.ktir").read_text().replace(SUM, f"{SUM}\n    {line}")
+    (found,) = findings_of(text)
+    assert found.code == code
+    assert found.location.line > text[: text.index(SUM)].count("\n") + 1
+
+
+def test_forms_of_the_intrinsics():
+    """Integers have no types in a text, layernormscale is written in two ways."""
+    body = """%n = arith.constant 1 : i32
+        %m = spyreop.addi32toi32 %n, %n
+        %o = spyreop.layernormscale %p squares %p : f16
+        %r = spyreop.layernormscale %p : f16"""
+    line = GENERIC.format(map="i", body=body)
+    text = (EXAMPLES / "add.ktir").read_text().replace(SUM, f"{SUM}\n    {line}")
+    assert findings_of(text) == ()
+    assert str(load_ktir(str(load_ktir(text)))) == str(load_ktir(text))

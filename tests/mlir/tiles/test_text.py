@@ -11,9 +11,8 @@ import spyre
 from spyre.errors import MlirSyntaxError, SpyreError
 from spyre.mlir.program import AffineSet
 from spyre.mlir.tiles.checker import check_tiles
-from spyre.mlir.tiles.forms import elements_of
+from spyre.mlir.tiles.forms import elements_of, print_tiles
 from spyre.mlir.tiles.parser import parse_tiles
-from spyre.mlir.tiles.printer import print_tiles
 from spyre.mlir.tiles.reading import affine
 from spyre.mlir.tiles.syntax import memory_space, read_type
 from spyre.mlir.tiles.table import operation_rows

@@ -19,7 +19,7 @@ from spyre.hw.kernels.jit import entry, kernel
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
 LANE, LANES, FORMAT, INNER_PITCH = tb.LANE, tb.LANES, tb.FORMAT, tb.INNER_PITCH
 IN, OUT, THIRD, FOURTH = (tb.OPERAND + k * tb.OPERAND_WORDS for k in range(4))
-BLOCK_STICKS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WHOLE_STICK
+BLOCK_STICKS = tb.BLOCK_STICKS
 FP32_FORMAT, CONSTANT = tb.FP32, tb.CONSTANT
 
 INDEX, INDEX_END = THIRD, tb.MASK_END
@@ -152,10 +152,10 @@ def convert_group(table, half, word, source, target, buffer, ordered):
     """Convert one group of 64 elements from byte ``source`` to byte ``target``."""
     flags, second = table[FLAGS], table[VALUE]
     if table[OPCODE] == WIDEN:
-        load_one(half, word, source, WHOLE_STICK, table[IN + FORMAT], 64, buffer)
+        load_one(half, word, source, table[IN + LANE], table[IN + FORMAT], 64, buffer)
     else:
-        load_one(half, word, source, WHOLE_STICK, FP32_FORMAT, 32, buffer)
-        load_one(half, word, source + second, WHOLE_STICK, FP32_FORMAT, 32, buffer[32:])
+        load_one(half, word, source, table[IN + LANE], FP32_FORMAT, 32, buffer)
+        load_one(half, word, source + second, table[IN + LANE], FP32_FORMAT, 32, buffer[32:])
     staggered_in = flags & (tb.HALF_STAGGERED if table[OPCODE] == WIDEN else tb.WORD_STAGGERED)
     staggered_out = flags & (tb.WORD_STAGGERED if table[OPCODE] == WIDEN else tb.HALF_STAGGERED)
     widen = table[OPCODE] == WIDEN
