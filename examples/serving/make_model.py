@@ -28,9 +28,12 @@ from transformers import (
     OPTConfig,
     OPTForCausalLM,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     RobertaConfig,
+    RobertaForSequenceClassification,
     RobertaModel,
 )
 
@@ -54,6 +57,7 @@ DECODER = {
     "tie_word_embeddings": False,
 }
 ENCODER = {**SIZES, "intermediate_size": 1024, "num_attention_heads": 8}
+ROBERTA = {**ENCODER, "max_position_embeddings": 514}
 GRANITE = {
     "attention_multiplier": 128**-0.5,
     "embedding_multiplier": 12.0,
@@ -72,10 +76,12 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "granite": (GraniteForCausalLM, GraniteConfig, {**DECODER, **GRANITE}),
     "llama": (LlamaForCausalLM, LlamaConfig, DECODER),
     "mistral": (MistralForCausalLM, MistralConfig, {**DECODER, "sliding_window": None}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, DECODER),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {**DECODER, "head_dim": 128}),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig, {**DECODER, "head_dim": 128}),
     "opt": (OPTForCausalLM, OPTConfig, OPT),
-    "roberta": (RobertaModel, RobertaConfig, {**ENCODER, "max_position_embeddings": 514}),
+    "roberta": (RobertaModel, RobertaConfig, ROBERTA),
+    "reranker": (RobertaForSequenceClassification, RobertaConfig, {**ROBERTA, "num_labels": 1}),
     "bert": (BertModel, BertConfig, {**ENCODER, "max_position_embeddings": 512}),
 }
 

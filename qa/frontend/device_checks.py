@@ -7,6 +7,7 @@ import copy
 import json
 import pickle
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -354,6 +355,24 @@ def test_launch(kernel):
     with native.profile() as profiled:
         native.launch_jobplan(kernel, (card, out))
     assert "my_kernel" in {each.name for each in profiled.of_card().kernels}
+
+
+def test_launch_with_views_of_other_offsets(kernel):
+    """The kernel reads where it was compiled to read, as on the card, and that is said once."""
+    rows, columns = 128, 256
+    card = put(torch.randn(2 * rows, columns).to(H))
+    out = torch.empty(rows, columns, dtype=H, device="spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        native.launch_jobplan(kernel, (card[:rows], out))
+        native.launch_jobplan(kernel, (card[:rows], out))
+    first = get(out)
+    with pytest.warns(UserWarning, match=r"my_kernel.*\(32768, 0\).*\(0, 0\)"):
+        native.launch_jobplan(kernel, (card[rows:], out))
+    assert torch.equal(get(out), first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        native.launch_jobplan(kernel, (card[rows:], out))
 
 
 def test_launch_with_too_few_tensors(kernel):

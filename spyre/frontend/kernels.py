@@ -42,7 +42,7 @@ from spyre.runtime.spyrecode import (
     read_code_directory,
 )
 from spyre.torch_backend.compat import launch_range, profiled
-from spyre.torch_backend.device import card_at
+from spyre.torch_backend.device import card_at, warn_user
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class PreparedKernel:
         self.names = _step_names(code, profiler_name)
         self.loaded: LoadedKernel | None = None
         self._plans: dict[tuple[object, ...], LaunchPlan] = {}
+        self._offsets: tuple[int, ...] | None = None
+        self._warns = True
         self._lock = threading.Lock()
 
     @property
@@ -118,6 +120,7 @@ class PreparedKernel:
         the program's parameters.
         """
         card = self.card
+        self._check_offsets(loaded.name, tuple([tensor.storage_offset() for tensor in tensors]))
         arguments, pool = _bound(loaded, buffers, tensors)
         launch = Launch(arguments, pool)
         key = (*[(k, t.layout) for k, t in arguments.items()], pool and pool.size_bytes)
@@ -134,6 +137,25 @@ class PreparedKernel:
                 plan, launch.addresses, keep_alive, is_corrected=card.scheduler.is_observed
             )
             card.streams.current.submit(work)
+
+    def _check_offsets(self, name: str, offsets: tuple[int, ...]) -> None:
+        """Warn once of views at other storage offsets than those of the first launch.
+
+        A kernel has the offsets it was compiled for and never reads those of its arguments;
+        torch-spyre of these commits runs it for views at other offsets too.
+        """
+        if self._offsets is None:
+            self._offsets = offsets
+        elif self._warns and offsets != self._offsets:
+            self._warns = False
+            warn_user(
+                f"{name} is run for views with the storage offsets {offsets}, before with "
+                f"{self._offsets}: it accesses memory at the offsets it was compiled for, here as "
+                f"on the card. See {OFFSETS_ISSUE}"
+            )
+
+
+OFFSETS_ISSUE = "https://github.com/torch-spyre/torch-spyre/issues/3770"
 
 
 def _step_names(code: CodeDirectory, profiler_name: str | None) -> list[str | None]:
