@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from spyre.__main__ import main
 from spyre.hw.cost.machine import default_machine, load_machine
 from spyre.hw.cost.models import kernel_ns
 from spyre.hw.cost.rows import counts_of, measured_rows
+from spyre.layout import SpyreTensorLayout
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
+from spyre.mlir.bundle import write_bundle
 from tests.cli.conftest import Ran, runner_of
 
 HEAD = "kernel,shapes,dtype,split,cores,microseconds,what_is_measured,note\n"
@@ -217,3 +222,27 @@ def test_options_of_models(spyre: Callable[..., Ran], tmp_path: Path):
     for wrong in (("--lx-fraction", "2"), ("--cards", "0"), ("--dtype", "fp7")):
         assert spyre("--model", "gpt2", *wrong).code == 2
     assert "--batch is nothing without --model" in spyre(tmp_path, "--batch", "2").err
+
+
+def test_explain_names_a_faster_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Three operations over 32 MiB, with intermediate tensors in HBM: half of it in tiles."""
+    shape, splits = (8192, 2048), {"mb": 32}
+    builder = BundleBuilder()
+    size_bytes = SpyreTensorLayout.from_host(shape, "float16").device_bytes
+    x, y = (HostOperand(builder.argument(size_bytes).at()) for _ in range(2))
+    one, two = (HostOperand(builder.temporary(size_bytes).at()) for _ in range(2))
+    for name, source, result in (("exp", x, one), ("neg", one, two), ("sqrt", two, y)):
+        builder.add(pointwise(name, shape, [source], result, splits))
+    write_bundle(builder.build(), tmp_path / "chain")
+    ran = runner_of(main, capsys)("explain", tmp_path / "chain")
+    assert ran.code == 0
+    line = ran.out.strip().splitlines()[-1]
+    found = re.fullmatch(
+        r"all operations: modelled ([\d,.]+) us \(±\d+%\); operations 0 to 2 in tiles of "
+        r"[\d,]+ rows, (\d+) of them, would make it ([\d,.]+) us",
+        line,
+    )
+    assert found is not None, line
+    before, tiles, after = (float(word.replace(",", "")) for word in found.groups())
+    assert after < 0.8 * before
+    assert tiles > 1

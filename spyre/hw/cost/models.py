@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import reduce
 from math import exp, log2, pow, sqrt
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Literal
 
 import numpy as np
@@ -136,7 +137,7 @@ class KernelTime(OperationTime):
 
 def _kernel_time(model: str, operations: Iterable[OperationTime]) -> KernelTime:
     times = tuple(operations)
-    terms = sum((each.terms for each in times), Terms())
+    terms = reduce(add, (each.terms for each in times)) if times else Terms()
     spread = mean_spread((each.total_ns, each.spread) for each in times)
     return KernelTime(model, terms, spread, times)
 
