@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ def widened(op: Any, dtype: str, sticks: int, limit: int) -> Iterator[Sample]:
     """Yield samples of ``op`` whose rows have ``sticks`` sticks, at most ``limit``.
 
     A size of a sample is exchanged by the width in all dims of all tensors that have it, or in
-    their last dims only, wherever the CPU takes the result; values repeat.
+    their last dims only, also if an argument is that number, wherever the CPU takes the result;
+    values repeat.
     """
     width = sticks * STICK_BYTES // DTYPES[dtype].itemsize
     seen: set[str] = set()
@@ -40,19 +42,25 @@ def _candidates(sample: Sample, width: int) -> Iterator[Sample]:
     tree = sample.args, sample.kwargs
     tensors = [leaf for leaf in leaves(tree) if _is_dense(leaf)]
     for size in dict.fromkeys(t.shape[-1] for t in tensors if t.dim() and t.shape[-1] > 1):
-        for last_only in (True, False):
-            change = _Change(size, width, last_only)
+        numbers = sum(type(leaf) is int and leaf == size for leaf in leaves(tree))
+        # With two numbers exchanged, results of some operators fill the memory.
+        changes = itertools.product((True, False), (False, True) if numbers == 1 else (False,))
+        for change in (_Change(size, width, *each) for each in changes):
             if all(math.prod(change.shape(tensor)) <= LARGEST for tensor in tensors):
                 yield Sample(*mapped(tree, change))
 
 
 @dataclass(frozen=True)
 class _Change:
-    """Widens the dims of ``size`` of a tensor to ``width``, or only its last dim if it has it."""
+    """Widens the dims of ``size`` of a tensor to ``width``, or only its last dim if it has it.
+
+    ``with_numbers``: numbers ``size`` become ``width`` too.
+    """
 
     size: int
     width: int
     last_only: bool
+    with_numbers: bool
 
     def shape(self, tensor: torch.Tensor) -> list[int]:
         last = tensor.dim() - 1
@@ -63,6 +71,8 @@ class _Change:
 
     def __call__(self, leaf: Any) -> Any:
         """Return a tensor with its values repeated; other leaves as is."""
+        if self.with_numbers and type(leaf) is int and leaf == self.size:
+            return self.width
         if not _is_dense(leaf) or leaf.numel() == 0 or self.shape(leaf) == list(leaf.shape):
             return leaf
         shape = self.shape(leaf)
