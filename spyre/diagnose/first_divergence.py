@@ -193,9 +193,7 @@ class Deviation:
 
     @property
     def number(self) -> int:
-        """Number of the execute, as reports count; -1 if no execute before the end is wrong, but
-        one is left out.
-        """
+        """Number of the execute, as reports count; -1 if only a left out execute can be wrong."""
         location = self.location if self.suspicion is None else self.suspicion.location
         assert isinstance(location, DeviceLocation)
         return -1 if location.execute is None else location.execute
@@ -474,9 +472,11 @@ class FirstDivergence:
             return
         self.found = self._deviation(verdict, step, operand, tile, *closest)
         # An execute that runs too early reads no known value, and a later one is due.
-        early = _read_before_write(self.executes)
-        if early is not None and early[0] in order[: order.index(verdict.number)]:
-            self.found = replace(self.found, suspicion=early[1])
+        early = next(reads_before_write(intermediate_uses(self.executes)), None)
+        place = early and early.location
+        preceding = order[: order.index(verdict.number)]
+        if isinstance(place, DeviceLocation) and place.execute in preceding:
+            self.found = replace(self.found, suspicion=early)
         self.verdicts[self.found.number].deviated = True
 
     def _check_output(
@@ -534,15 +534,6 @@ def _suspicion(executes: Sequence[MemoryExecute], last: int) -> Finding | None:
     return None
 
 
-def _read_before_write(executes: Sequence[MemoryExecute]) -> tuple[int, Finding] | None:
-    """Number of the first execute that reads an intermediate before it is written; a finding."""
-    for finding in reads_before_write(intermediate_uses(executes)):
-        place = finding.location
-        if isinstance(place, DeviceLocation) and place.execute is not None:
-            return place.execute, finding
-    return None
-
-
 def _positions(tile: Array, known: Sequence[ReferenceValue]) -> list[tuple[TileLayout, Coords]]:
     return [
         (layout, coords)
@@ -573,9 +564,7 @@ def _named(known: Sequence[ReferenceValue], name: str | None) -> list[ReferenceV
 
 
 def _is_made(value: ReferenceValue, verdict: ExecuteVerdict) -> bool:
-    """True if an operation of the execute's origin, or one whose operand equals its result, has
-    this value.
-    """
+    """True if an operation of the origin, or one whose operand equals its result, has the value."""
     is_own = plain_name(verdict.origin.node) in map(plain_name, value.names)
     return is_own or any(value in operands for _, operands in value.makers)
 

@@ -22,9 +22,7 @@ _SHADES = ".123456789#"
 
 
 def map_lines(deviation: Deviation) -> list[str]:
-    """A map of the wrong elements: a character per core, and one per block of the tile; a line
-    where nearly all are wrong.
-    """
+    """A character per core and per block of the wrong tile; one line if nearly all is wrong."""
     shares = deviation.by_core
     loops = f", loop indices {deviation.location.loop_indices}"
     where = loops if deviation.location.loop_indices else ""

@@ -379,10 +379,7 @@ class NumericsReport:
 
 
 def compare_numerics(first: PlacedRun, second: PlacedRun) -> NumericsReport:
-    """Run one program in the modes of two devices; both runs are placed and filled alike.
-
-    Errors as of running the kernels.
-    """
+    """Run a program, placed and filled alike, on two devices. Errors as of running the kernels."""
     modes = first.device.numerics, second.device.numerics
     swapped = second_leads(*modes)
     lead, other = (second, first) if swapped else (first, second)
@@ -593,5 +590,4 @@ def _terms(plan: CorePlan) -> int:
     op = plan.op
     if plan.spec.kernel_op in _SELECTING or plan.spec.family is Family.TOPK:
         return 1
-    read = [d for d in op.dims if any(t.holds(d) for t in op.inputs)]
-    return prod(op.extents[d] for d in read if not op.outputs[0].holds(d))
+    return prod(op.extents[dim] for dim in op.reduced_dims)

@@ -300,9 +300,7 @@ def touched_bytes(op: Operation, tensor: Tensor, starts: Int64Array) -> tuple[in
 
 
 def is_indirect(tensor: Tensor) -> bool:
-    """True if its accesses are no known sticks: an index tensor moves them, or they are single
-    elements.
-    """
+    """True if no known sticks are accessed: an index tensor moves them, or elements are."""
     return tensor.indirection is Indirection.VALUE or tensor.by_elements
 
 

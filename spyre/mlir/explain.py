@@ -126,14 +126,8 @@ def _notes(op: Operation, tensor: Tensor) -> Iterator[str]:
     if tensor.own_core_slices:
         slices = ", ".join(f"{dim} {n}" for dim, n in tensor.own_slices.items() if n > 1)
         yield f"own slices: {slices or 'whole on every core'}"
-    if _is_partial(op, tensor):
+    if tensor in op.outputs and any(op.slices[dim] > 1 for dim in op.reduced_dims):
         yield "partial results of several cores are combined"
-
-
-def _is_partial(op: Operation, tensor: Tensor) -> bool:
-    """True for an output several cores contribute to: a reduced dim is split."""
-    reduced = (d for d in op.dims if op.slices[d] > 1 and not tensor.holds(d))
-    return tensor in op.outputs and any(any(t.holds(d) for t in op.inputs) for d in reduced)
 
 
 def _value(data_format: str, bits: int) -> float | None:

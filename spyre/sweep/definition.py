@@ -51,10 +51,7 @@ class SweepTarget:
 
 
 def read_bundle_target(text: str, base: Path) -> SweepTarget:
-    """Return the bundle at ``text``, a path relative to ``base``.
-
-    SweepError SPY744 if the directory has no bundle.mlir.
-    """
+    """The bundle at ``text``, relative to ``base``. SweepError SPY744 without a bundle.mlir."""
     directory = (base / text).resolve()
     if not (directory / "bundle.mlir").is_file():
         raise SweepError(
@@ -175,16 +172,11 @@ class Definition:
 
     def text(self) -> str:
         """Return the definition, digests of its files, and the version of spyre as JSON."""
-        return json.dumps(
-            {**asdict(self), "version": spyre.__version__, "contents": self._contents()},
-            sort_keys=True,
-        )
-
-    def _contents(self) -> list[str]:
         digests = [content_digest(target) for target in self.targets]
         if self.machine_file:
             digests.append(hashlib.sha256(_content(Path(self.machine_file))).hexdigest())
-        return digests
+        content = {**asdict(self), "version": spyre.__version__, "contents": digests}
+        return json.dumps(content, sort_keys=True)
 
 
 def _product(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:

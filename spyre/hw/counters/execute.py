@@ -165,10 +165,7 @@ def _parts_together(runs: Sequence[LinkedPart]) -> Iterator[tuple[list[LinkedPar
 
 
 def memory_bytes(runs: Sequence[LinkedPart]) -> tuple[int, int]:
-    """Bytes read and written in HBM by one execution, a stick once per operand.
-
-    ``runs``: the parts of the execution.
-    """
+    """HBM bytes read and written by one execution (parts: ``runs``), a stick once per operand."""
     size_bytes = [0, 0]
     for operand, tensor in enumerate(runs[0].plan.op.tensors):
         if tensor.component is Component.HBM:
@@ -239,9 +236,7 @@ def _stick_numbers(run: LinkedPart, operand: int) -> Int64Array:
 
 
 def _ring_traffic(run: LinkedPart) -> tuple[int, int]:
-    """Bytes, and bytes times links, of one execution: partial sums, and operands in the scratchpads
-    of other cores.
-    """
+    """Bytes, and bytes times links, of partial sums and operands in scratchpads of other cores."""
     groups = _reducing(run)
     sum_bytes = _sum_bytes(run) if groups else 0
     moved = sum_bytes * sum(len(cores) - 1 for cores in groups)

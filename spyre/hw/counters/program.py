@@ -102,10 +102,7 @@ class Dispatches:
 
 
 class ProgramView(Protocol):
-    """A linked program. Immutable; any thread may read it.
-
-    Launches of the same view differ by addresses only.
-    """
+    """A linked program, immutable, for any thread. Launches of a view differ by addresses only."""
 
     @property
     def statements(self) -> Sequence[StatementView]:

@@ -131,10 +131,7 @@ class Combiner:
             np.bitwise_and(result, 0xFF, out=result)
 
     def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
-        """``out`` = the sum of all runs, added in float32 in their order and rounded once.
-
-        ``out`` may be one of the runs.
-        """
+        """``out`` (one of the runs or not) = their sum, float32 in their order, rounded once."""
         from spyre.hw.kernels import families
 
         addresses = np.array([run.ctypes.data for run in runs], np.int64)

@@ -156,9 +156,7 @@ class _Elements:
         )
 
     def _is_own(self, index: ast.expr) -> bool:
-        """True if an index differs for every element, and all loads of the array use the same
-        index.
-        """
+        """True if an index differs for every element, and all the array's loads use the same."""
         parts = (index.left, index.right) if _is_sum(index) else (index,)  # type: ignore[attr-defined]
         own = [isinstance(part, ast.Name) and part.id == self._element for part in parts]
         rest = [p for p, is_own in zip(parts, own, strict=True) if not is_own]

@@ -93,10 +93,8 @@ def _topk_extent(subject: OpSubject) -> Iterator[Fault[str]]:
 
 def reduced_count(op: Operation) -> int:
     """Elements one result of a reduction is made from: masked coordinates do not count."""
-    source, target = op.inputs[0], op.outputs[0]
-    reduced = [d for d in op.dims if source.holds(d) and not target.holds(d)]
-    masked = {d: sum(count for _, count in op.masks.get(d, ())) for d in reduced}
-    return prod(op.extents[d] - masked[d] for d in reduced)
+    reduced, _ = topk_dims(op)
+    return prod(op.extents[d] - sum(count for _, count in op.masks.get(d, ())) for d in reduced)
 
 
 def _scale(subject: OpSubject) -> Iterator[Fault[str]]:

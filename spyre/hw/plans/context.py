@@ -286,9 +286,7 @@ class CoreGroup:
     axes: dict[str, Axis]
 
     def walk(self, axes: Sequence[Axis], operand: int) -> AccessMap:
-        """The walk of all cores, its axes sorted by the pitches of ``operand`` (usually the
-        output).
-        """
+        """The walk of all cores, axes sorted by the pitches of ``operand`` (mostly the output)."""
         return AccessMap(self.first, (*self.axes.values(), *axes)).canonical(operand)
 
 

@@ -318,9 +318,7 @@ def _collect(
     chosen: dict[str, WindowRegion],
     steps: Mapping[str, int],
 ) -> _Lines:
-    """Offset vectors by role; of every ``steps[dim]``-th element. Slices whose cores have separate
-    operands are batches.
-    """
+    """Offset vectors by role, of every ``steps[dim]``-th element; `_private_slices` are batches."""
 
     def lines(dims: Sequence[str], absent: int | None = None) -> list[Int64Array]:
         collected = []

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import NumericRules, decode_device, encode_device
 from spyre.hw import spec_choices
+from spyre.hw.ops import decode_constant
 from spyre.mlir.operation import Operation
 
 Array = npt.NDArray[Any]
@@ -226,8 +227,5 @@ def sum_in_chunks(terms: Iterable[Array], rules: NumericRules) -> Array:
 
 
 def constant(op: Operation, name: str) -> np.float32:
-    """A constant's bit pattern as a number: binary32, else a DL16 code (SDSC reference §8)."""
-    bits = op.constants[name]
-    if op.constant_formats[name] == "IEEE_FP32":
-        return np.float32(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
-    return np.float32(decode_device(np.array([bits & 0xFFFF], np.uint16), "SEN169_FP16")[0])
+    """A constant's bit pattern as a number."""
+    return np.float32(decode_constant(op.constants[name], op.constant_formats[name]))

@@ -104,17 +104,23 @@ def pitches(op: Operation, tensor: Tensor) -> dict[str, int]:
     return result
 
 
-def element_offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64Array:
-    """Byte offset of the tensor's element at every local coordinate (steps 3 to 6)."""
+def stick_offsets(
+    op: Operation, tensor: Tensor, local: Coordinates
+) -> tuple[Int64Array, dict[str, Int64Array]]:
+    """Byte offset of the stick of every local coordinate, and the coordinates within it."""
     pitch = pitches(op, tensor)
-    shape = next(iter(local.values())).shape
-    offset = np.zeros(shape, np.int64)
+    offset = np.zeros_like(next(iter(local.values())))
     within = {}
     for dim in tensor.dims:
-        coordinate = local[dim] if tensor.scale[dim] == 1 else np.zeros(shape, np.int64)
-        size = stick_elements(tensor, dim)
-        offset += pitch[dim] * (coordinate // size)
-        within[dim] = coordinate % size
+        coordinate = local[dim] if tensor.scale[dim] == 1 else np.zeros_like(offset)
+        steps, within[dim] = np.divmod(coordinate, stick_elements(tensor, dim))
+        offset += pitch[dim] * steps
+    return offset, within
+
+
+def element_offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64Array:
+    """Byte offset of the tensor's element at every local coordinate (steps 3 to 6)."""
+    offset, within = stick_offsets(op, tensor, local)
     return offset + position_in_stick(tensor, within) * tensor.word_length_bytes
 
 

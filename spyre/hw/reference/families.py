@@ -8,12 +8,13 @@ partial results are combined in the order of their work slices and written once 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import NumericRules
+from spyre.dtypes import NumericRules, find_stored_format
 from spyre.hw import spec_choices
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, OpDefinition, require_op
@@ -39,7 +40,9 @@ from spyre.hw.reference.execution import (
     stored_elements,
 )
 from spyre.hw.reference.packed import (
+    einsum_formula,
     masked,
+    part_of_box,
     run_packed_matmul,
     run_requantize,
     run_windowing,
@@ -143,14 +146,10 @@ def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:
 
     A dim that neither side holds does not count twice: only one of its elements is taken.
     """
-    (combine, reduce), total = COMBINE[name], None
-    for values in inputs:
-        taken = _once_per_element(op, values)
-        elements = REDUCE[name](taken.astype(np.float64))
-        partial = reduce(elements, axis=_reduced_axes(op)).astype(np.float32)
-        total = partial if total is None else combine(total, partial)
-    assert total is not None
-    return np.asarray(total)
+    combine, along = COMBINE[name]
+    taken = (_once_per_element(op, values).astype(np.float64) for values in inputs)
+    partials = (along(REDUCE[name](elements), axis=_reduced_axes(op)) for elements in taken)
+    return np.asarray(reduce(combine, (partial.astype(np.float32) for partial in partials)))
 
 
 def _chunked_total(execution: Execution, group: Sequence[int], inputs: Sequence[Array]) -> Array:
@@ -188,19 +187,14 @@ def _write_pair(execution: Execution, core: int, pair: Sequence[Array]) -> None:
 
 def _matmul(execution: Execution, spec: OpDefinition) -> None:
     op = execution.op
-    letters = dict(zip(op.dims, "abcdefghij", strict=False))
-    terms = ["".join(letters[d] for d in op.dims if t.holds(d)) for t in op.tensors]
-    formula = f"{terms[0]},{terms[1]}->{terms[2]}"
-    rules = execution.numerics.alu_rules
+    formula, rules = einsum_formula(op, 2), execution.numerics.alu_rules
     for group in sharing_cores(op):
         parts = [[_held_part(execution, k, core) for k in (0, 1)] for core in group]
         if execution.adds_in_chunks:
             total = add_all((_chunked_product(formula, a, b, rules) for a, b in parts), rules)
         else:
-            total = _product(formula, *parts[0])
-            for a, b in parts[1:]:
-                with np.errstate(all="ignore"):
-                    total = total + _product(formula, a, b)
+            with np.errstate(all="ignore"):
+                total = reduce(np.add, [_product(formula, a, b) for a, b in parts])
         held = [op.outputs[0].holds(dim) for dim in op.dims]
         wide = total[tuple(slice(None) if h else None for h in held)]
         execution.write(group[0], np.broadcast_to(wide, execution.local[op.dims[0]].shape))
@@ -208,9 +202,8 @@ def _matmul(execution: Execution, spec: OpDefinition) -> None:
 
 def _product(formula: str, a: Array, b: Array) -> Array:
     """Einstein sum, exact up to one rounding to float32."""
-    with np.errstate(all="ignore"):
-        wide = np.einsum(formula, a.astype(np.float64), b.astype(np.float64), optimize=True)
-        return np.asarray(wide.astype(np.float32))
+    wide = np.einsum(formula, a.astype(np.float64), b.astype(np.float64), optimize=True)
+    return np.asarray(wide.astype(np.float32))
 
 
 def _chunked_product(formula: str, a: Array, b: Array, rules: NumericRules) -> Array:
@@ -230,8 +223,8 @@ def _chunked_product(formula: str, a: Array, b: Array, rules: NumericRules) -> A
 def _held_part(execution: Execution, operand: int, core: int) -> Array:
     """An operand over the dims it holds, in the operation's order of dims."""
     tensor = execution.op.tensors[operand]
-    first = tuple(slice(None) if tensor.holds(d) else 0 for d in execution.op.dims)
-    local = {dim: coordinate[first] for dim, coordinate in execution.local.items()}
+    part = part_of_box(execution.op, operand)
+    local = {dim: coordinate[part] for dim, coordinate in execution.local.items()}
     addresses = execution.addresses(operand, core, local)
     return execution.decode(execution.read_codes(addresses, tensor), tensor)
 
@@ -350,16 +343,13 @@ def _arranged(execution: Execution, operand: int, core: int) -> Int64Array:
 
 def _restickify(execution: Execution, spec: OpDefinition) -> None:
     """Elements beyond the source's extents read as 0, beyond the target's are dropped (§7)."""
-    target = execution.op.outputs[0]
+    source, target = execution.op.inputs[0], execution.op.outputs[0]
     for core in execution.cores:
         exists = _is_stored(execution, 0, core)
         stored = _is_stored(execution, execution.output, core)
-        codes = np.zeros(exists.shape)
+        codes = np.zeros(exists.shape, find_stored_format(source.data_format).code_dtype)
         if exists.any():
-            addresses = execution.addresses(0, core)[exists]
-            found = execution.read_codes(addresses, execution.op.inputs[0])
-            codes = np.zeros(exists.shape, found.dtype)
-            codes[exists] = found
+            codes[exists] = execution.read_codes(execution.addresses(0, core)[exists], source)
         if stored.any():
             addresses = execution.addresses(execution.output, core)[stored]
             execution.write_codes(addresses, codes[stored], target)

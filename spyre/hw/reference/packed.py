@@ -9,7 +9,8 @@ not hold it; coordinates outside of the stored extent are padding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from spyre.hw.reference.execution import (
     Execution,
     Int64Array,
     keeps_one_per_stick,
-    pitches,
     position_in_stick,
     slice_origin,
     stick_elements,
+    stick_offsets,
 )
 from spyre.hw.spec_choices import (
     ALTERNATING_OPERANDS,
@@ -57,21 +58,14 @@ def is_interleaved(execution: Execution, operand: int) -> bool:
 
 def bit_addresses(execution: Execution, operand: int, core: int, stored: Coordinates) -> Int64Array:
     """Bit address of the elements at ``stored`` coordinates, counted from the core's start."""
-    op, tensor = execution.op, execution.op.tensors[operand]
-    pitch = pitches(op, tensor)
-    shape = next(iter(stored.values())).shape
-    address = np.full(shape, 8 * int(execution.starts[operand, core]), np.int64)
-    within = {}
-    for dim in tensor.dims:
-        coordinate = stored[dim] if tensor.scale[dim] == 1 else np.zeros(shape, np.int64)
-        size = stick_elements(tensor, dim)
-        address += 8 * pitch[dim] * (coordinate // size)
-        within[dim] = coordinate % size
+    tensor = execution.op.tensors[operand]
+    offset, within = stick_offsets(execution.op, tensor, stored)
     if is_interleaved(execution, operand):
         dim = tensor.stick_dims[0]
         half, group, element = within[dim] // 64, within[dim] // 8 % 8, within[dim] % 8
         within[dim] = 16 * group + 8 * half + element
-    return address + position_in_stick(tensor, within) * bits_of(tensor)
+    address = int(execution.starts[operand, core]) + offset
+    return 8 * address + position_in_stick(tensor, within) * bits_of(tensor)
 
 
 def read_packed(execution: Execution, operand: int, core: int, stored: Coordinates) -> Array:
@@ -172,16 +166,14 @@ _NOT_STORED = (None, Padding.NONE, Padding.IMPLIED)
 def input_coordinates(
     op: Operation, points: Coordinates, core: int
 ) -> tuple[dict[str, Int64Array], Array]:
-    """Local stored coordinates of the first input at ``points`` of a core's box, and where they are
-    inside of it.
-    """
+    """Stored coordinates of the first input at ``points`` of a core's box; if they are inside."""
     tensor = op.inputs[0]
     local = dict(points)
     inside = np.ones(local[op.dims[0]].shape, np.bool_)
     for dim, window in op.windows.items():
         implied = tensor.padding.get(dim) in _NOT_STORED
-        front = window.pad_front if implied else 0
-        extent = window.total - (window.pad_front + window.pad_back if implied else 0)
+        front, back = (window.pad_front, window.pad_back) if implied else (0, 0)
+        extent = window.total - front - back
         reach = local[window.window_dim] * window.dilation - front
         in_tensor = (points[dim] + slice_origin(op, core)[dim]) * window.stride + reach
         local[dim] = points[dim] * window.stride + reach
@@ -193,10 +185,16 @@ def _window_places(op: Operation) -> list[str]:
     return [window.window_dim for window in op.windows.values()]
 
 
-def _held(op: Operation, operand: int) -> list[bool]:
+def _dims_of(op: Operation, operand: int) -> list[str]:
     """Dims an operand varies along; the first input also along the places of its windows."""
     places = _window_places(op) if operand == 0 else []
-    return [op.tensors[operand].holds(dim) or dim in places for dim in op.dims]
+    return [dim for dim in op.dims if op.tensors[operand].holds(dim) or dim in places]
+
+
+def part_of_box(op: Operation, operand: int) -> tuple[slice | int, ...]:
+    """Index of the part of a core's box that an operand varies along."""
+    dims = _dims_of(op, operand)
+    return tuple(slice(None) if dim in dims else 0 for dim in op.dims)
 
 
 def _part(execution: Execution, operand: int, core: int, outside: float = 0.0) -> Array:
@@ -205,9 +203,9 @@ def _part(execution: Execution, operand: int, core: int, outside: float = 0.0) -
     inside = np.ones(execution.local[execution.op.dims[0]].shape, np.bool_)
     if operand == 0:
         stored, inside = input_coordinates(execution.op, execution.local, core)
-    first = tuple(slice(None) if held else 0 for held in _held(execution.op, operand))
-    inside = inside[first]
-    stored = {dim: np.where(inside, c[first], 0) for dim, c in stored.items()}
+    part = part_of_box(execution.op, operand)
+    inside = inside[part]
+    stored = {dim: np.where(inside, c[part], 0) for dim, c in stored.items()}
     return np.where(inside, read_packed(execution, operand, core, stored), outside)
 
 
@@ -229,33 +227,27 @@ def sharing_cores(op: Operation) -> Iterator[list[int]]:
 
 def _write(execution: Execution, core: int, kept: Array) -> None:
     """Write an array over the output's dims."""
-    first = tuple(slice(None) if held else 0 for held in _held(execution.op, execution.output))
-    stored = {dim: c[first] for dim, c in execution.local.items()}
+    part = part_of_box(execution.op, execution.output)
+    stored = {dim: c[part] for dim, c in execution.local.items()}
     write_packed(execution, core, stored, kept)
 
 
-def _formula(op: Operation, operands: Sequence[int]) -> str:
+def einsum_formula(op: Operation, inputs: int) -> str:
+    """The sum of products of the first ``inputs`` operands, for `numpy.einsum`."""
     letters = dict(zip(op.dims, "abcdefghijkl", strict=False))
-    terms = [
-        "".join(letters[d] for d, held in zip(op.dims, _held(op, k), strict=True) if held)
-        for k in operands
-    ]
+    terms = ["".join(letters[dim] for dim in _dims_of(op, k)) for k in (*range(inputs), -1)]
     return f"{','.join(terms[:-1])}->{terms[-1]}"
 
 
 def run_packed_matmul(execution: Execution, spec: OpDefinition) -> None:
     """Σ A·B over all dims the output lacks; partial sums of cores in order, rounded to float32."""
     op = execution.op
-    exact = spec.kernel_op.startswith("int")
+    formula, exact = einsum_formula(op, 2), spec.kernel_op.startswith("int")
     for group in sharing_cores(op):
-        total: Array | None = None
-        for core in group:
-            a, b = (_part(execution, k, core) for k in (0, 1))
-            with np.errstate(all="ignore"):
-                partial = np.einsum(_formula(op, (0, 1, 2)), a, b, optimize=True)
-                partial = partial if exact else partial.astype(np.float32)
-                total = partial if total is None else total + partial
-        assert total is not None
+        operands = [[_part(execution, k, core) for k in (0, 1)] for core in group]
+        with np.errstate(all="ignore"):
+            sums = [np.einsum(formula, a, b, optimize=True) for a, b in operands]
+            total = reduce(np.add, sums if exact else [s.astype(np.float32) for s in sums])
         _write(execution, group[0], total)
 
 
@@ -269,13 +261,8 @@ def run_windowing(execution: Execution, spec: OpDefinition) -> None:
             _write(execution, core, np.fmax.reduce(values, axis=places, initial=-np.inf))
             continue
         operands = [_part(execution, k, core) for k in range(spec.inputs)]
-        numbers = (*range(spec.inputs), execution.output)
         with np.errstate(all="ignore"):
-            result = np.einsum(_formula(op, numbers), *operands)
+            result = np.einsum(einsum_formula(op, spec.inputs), *operands)
             if spec.constants:
                 result = result.astype(np.float32) * constant(op, spec.constants[0])
         _write(execution, core, result)
-
-
-def _dims_of(op: Operation, operand: int) -> list[str]:
-    return [dim for dim, held in zip(op.dims, _held(op, operand), strict=True) if held]

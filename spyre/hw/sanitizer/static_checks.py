@@ -250,9 +250,7 @@ def _stale_finding(
 
 
 def _uses(variant: Variant, pools: tuple[str, ...] = ()) -> Iterator[_Use]:
-    """Operands in LX, or in memory whose name begins as one of ``pools``; there without scattered
-    outputs.
-    """
+    """Operands in LX, or in memory named as one of ``pools``, there without scattered outputs."""
     first_output = len(variant.op.tensors) - len(variant.op.outputs)
     for operand, tensor in enumerate(variant.op.tensors):
         count = 1 if variant.divided is None and not pools else len(variant.op.cores)

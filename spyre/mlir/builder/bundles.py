@@ -34,7 +34,6 @@ from spyre.mlir.builder.operations import (
 from spyre.mlir.operation import Operation, Origin
 from spyre.mlir.program import (
     EXPRESSIONS,
-    SYMBOLIC,
     AffineConstant,
     AffineDim,
     AffineExpr,
@@ -51,6 +50,7 @@ from spyre.mlir.program import (
     add,
     executes,
     fold,
+    fold_shared,
     of_atom,
 )
 from spyre.mlir.sdsc import Sdsc
@@ -403,7 +403,7 @@ class _ProgramMaker:
         if isinstance(count, int):
             return IndexValue(count)
         sizes = [self.sizes[size] for size in count.sizes]
-        return self.shared(fold(count.expression, [], sizes, SYMBOLIC))
+        return fold_shared(count.expression, [], sizes, self.terms)
 
     def execute(self, step: BuiltStep, variables: Mapping[str, IndexValue]) -> Execute:
         """An execute with the values of its symbols."""
@@ -424,13 +424,7 @@ class _ProgramMaker:
             return base
         dims = [variables[loop] for loop, _ in strides]
         symbols = [base, *(self.sizes[size] for size in sizes_of(address))]
-        return self.shared(fold(address_map(address).result, dims, symbols, SYMBOLIC))
-
-    def shared(self, value: IndexValue) -> IndexValue:
-        """``value`` with the terms object of earlier equal terms: the schedule computes values
-        that share it together.
-        """
-        return IndexValue(value.constant, self.terms.setdefault(value.terms, value.terms))
+        return fold_shared(address_map(address).result, dims, symbols, self.terms)
 
 
 # --- baked: literal addresses, loops unrolled -------------------------------------------------

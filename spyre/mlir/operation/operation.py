@@ -228,6 +228,12 @@ class Operation:
         """All operands: inputs, index tensors, outputs."""
         return (*self.inputs, *self.index_tensors, *self.outputs)
 
+    @property
+    def reduced_dims(self) -> tuple[str, ...]:
+        """Dims that an input varies along, and no output."""
+        read = (dim for dim in self.dims if any(t.holds(dim) for t in self.inputs))
+        return tuple(dim for dim in read if not any(t.holds(dim) for t in self.outputs))
+
     def with_tensors(self, change: Callable[[Tensor], Tensor], **others: Any) -> Operation:
         """This operation with all operands changed; ``others``: further fields."""
         return replace(
@@ -266,9 +272,7 @@ class Operation:
         return self.core_extent(dim)
 
     def window_of(self, tensor: Tensor, dim: str) -> Window | None:
-        """The window that slides over ``tensor`` along ``dim``: only over the first input
-        (operations reference §7).
-        """
+        """The window over ``tensor`` along ``dim``, of the first input only (operations §7)."""
         window = self.windows.get(dim)
         if window is None or not self.inputs or tensor.index != self.inputs[0].index:
             return None

@@ -28,13 +28,13 @@ from .schedule import (
     Schedule as Schedule,
 )
 from .values import (
-    SYMBOLIC as SYMBOLIC,
     Atom as Atom,
     Derived as Derived,
     IndexValue as IndexValue,
     InputAtom as InputAtom,
     Terms as Terms,
     add as add,
+    fold_shared as fold_shared,
     of_atom as of_atom,
     relocate as relocate,
 )

@@ -8,10 +8,11 @@ with symbolic values. Semantics: bundle format reference §2.2.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from operator import index
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from spyre.errors import BundleError
@@ -310,29 +311,21 @@ def _is_sum(expr: AffineExpr) -> bool:
 
 
 def _expression(value: AffineExpr | int) -> AffineExpr:
-    return value if isinstance(value, AffineExpr) else AffineConstant(index(value))
+    return value if isinstance(value, AffineExpr) else AffineConstant(operator.index(value))
 
 
 INTEGERS: ExprArithmetic[Any] = ExprArithmetic(
     constant=int,
     operators={
-        Operator.ADD: lambda left, right: left + right,
-        Operator.SUB: lambda left, right: left - right,
-        Operator.MUL: lambda left, right: left * right,
+        Operator.ADD: operator.add,
+        Operator.SUB: operator.sub,
+        Operator.MUL: operator.mul,
         Operator.FLOORDIV: lambda left, right: left // positive(right),
         Operator.CEILDIV: lambda left, right: -(-left // positive(right)),
         Operator.MOD: lambda left, right: left % positive(right),
     },
 )
 EXPRESSIONS: ExprArithmetic[AffineExpr] = ExprArithmetic(
-    constant=AffineConstant,
-    operators={
-        Operator.ADD: lambda left, right: left + right,
-        Operator.SUB: lambda left, right: left - right,
-        Operator.MUL: lambda left, right: left * right,
-        Operator.FLOORDIV: lambda left, right: left // right,
-        Operator.CEILDIV: lambda left, right: left.ceildiv(right),
-        Operator.MOD: lambda left, right: left % right,
-    },
+    AffineConstant, {op: partial(AffineBinary, op) for op in Operator}
 )
 """With which `fold` puts other expressions in the place of dims and symbols."""

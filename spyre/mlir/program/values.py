@@ -8,12 +8,13 @@ all iterations at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from spyre.errors import BundleError, Location, SpyreError
-from spyre.mlir.program.affine import INTEGERS, ExprArithmetic, Operator, positive
+from spyre.mlir.program.affine import INTEGERS, AffineExpr, ExprArithmetic, Operator, fold, positive
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -257,8 +258,19 @@ SYMBOLIC: ExprArithmetic[IndexValue] = ExprArithmetic(
         Operator.ADD: add,
         Operator.SUB: subtract,
         Operator.MUL: multiply,
-        Operator.FLOORDIV: partial(divide, Operator.FLOORDIV),
-        Operator.CEILDIV: partial(divide, Operator.CEILDIV),
-        Operator.MOD: partial(divide, Operator.MOD),
+        **{op: partial(divide, op) for op in (Operator.FLOORDIV, Operator.CEILDIV, Operator.MOD)},
     },
 )
+
+
+def fold_shared(
+    expr: AffineExpr,
+    dims: Sequence[IndexValue],
+    symbols: Sequence[IndexValue],
+    seen: dict[Terms, Terms],
+) -> IndexValue:
+    """The value of ``expr`` with the terms object of earlier equal terms, of ``seen``: the schedule
+    computes values that share it together.
+    """
+    value = fold(expr, dims, symbols, SYMBOLIC)
+    return IndexValue(value.constant, seen.setdefault(value.terms, value.terms))

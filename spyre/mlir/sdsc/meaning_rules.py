@@ -25,7 +25,7 @@ from spyre.mlir.operation import (
     index_step_fault,
     own_slice_faults,
 )
-from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY
+from spyre.mlir.sdsc.reader import PADDING_FIELDS, SYMBOLIC_KEY, WINDOWS_KEY
 from spyre.mlir.sdsc.reading import RuleContext, coord_infos, dim_entries, show_table
 from spyre.mlir.sdsc.structs import CoordInfo, given, int_or_none
 from spyre.rules import Fault, RuleSet, severities
@@ -82,13 +82,7 @@ def _core_extents(context: RuleContext) -> Iterator[Fault[str]]:
 
 def _split_reductions(context: RuleContext) -> Iterator[Fault[str]]:
     op = context.op
-    split = [
-        dim
-        for dim in op.dims
-        if op.slices[dim] > 1
-        and any(t.holds(dim) for t in op.inputs)
-        and not any(t.holds(dim) for t in op.outputs)
-    ]
+    split = [dim for dim in op.reduced_dims if op.slices[dim] > 1]
     if len(split) > 1:
         path = f"{context.path}.numWkSlicesPerDim_"
         message = "several reduction dims are split"
@@ -110,19 +104,11 @@ def _windows(context: RuleContext) -> Iterator[Fault[str]]:
 
 
 def _paddings(window: Window, dim: str, path: str) -> Iterator[Fault[str]]:
-    for name, key in (
-        ("pad_front", "padFront_"),
-        ("pad_back", "padBack_"),
-        ("unneeded", "unneededPad_"),
-        ("unneeded_front", "unneededPadFront_"),
-        ("unneeded_back", "unneededPadBack_"),
-    ):
+    for name, key in PADDING_FIELDS.items():
         value = getattr(window, name)
         if not 0 <= value <= max(window.total, 0):
-            expected = f"0 to {window.total}"
-            yield Fault(
-                "SPY254", f"{path}.{key}", f"padding of {dim} is out of range", expected, str(value)
-            )
+            message, expected = f"padding of {dim} is out of range", f"0 to {window.total}"
+            yield Fault("SPY254", f"{path}.{key}", message, expected, str(value))
 
 
 def _totals(op: Operation, window: Window, dim: str, path: str) -> Iterator[Fault[str]]:

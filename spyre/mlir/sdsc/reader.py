@@ -29,15 +29,18 @@ from spyre.mlir.sdsc.tensor_reader import read_tensor
 WINDOWS_KEY = "paddingSizes_"
 SYMBOLIC_KEY = "symbolicDimInfo_"
 _WINDOW_DIM = "windowDim_"
-_WINDOW_FIELDS = {
-    "total": "totalSize_",
-    "stride": "stride_",
-    "dilation": "dilation_",
+PADDING_FIELDS = {
     "pad_front": "padFront_",
     "pad_back": "padBack_",
     "unneeded": "unneededPad_",
     "unneeded_front": "unneededPadFront_",
     "unneeded_back": "unneededPadBack_",
+}
+_WINDOW_FIELDS = {
+    "total": "totalSize_",
+    "stride": "stride_",
+    "dilation": "dilation_",
+    **PADDING_FIELDS,
 }
 """Members of a window and their keys; only the first has to be there."""
 
@@ -187,10 +190,7 @@ def _window(
 
 
 def window_table(windows: Mapping[str, Window]) -> dict[str, dict[str, Any]]:
-    """Return the ``paddingSizes_`` of windows, the inverse of `_windows`.
-
-    Unneeded padding of 0 elements is omitted.
-    """
+    """The inverse of `_windows`, ``paddingSizes_``, where unneeded padding of 0 is omitted."""
     optional = {"unneeded", "unneeded_front", "unneeded_back"}
     return {
         dim: {

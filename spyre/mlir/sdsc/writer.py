@@ -319,11 +319,8 @@ def _compute_op(op: Operation) -> ComputeOp:
 
 def _listed_inputs(op: Operation) -> tuple[Tensor, ...]:
     """Reductions of the vector unit list their output as an input too (real-bundles.md)."""
-    reduces = any(
-        any(t.holds(dim) for t in op.inputs) and not any(t.holds(dim) for t in op.outputs)
-        for dim in op.dims
-    )
-    return (*op.inputs, *op.outputs) if reduces and op.unit == "sfp" else op.inputs
+    lists_outputs = op.unit == "sfp" and op.reduced_dims
+    return (*op.inputs, *op.outputs) if lists_outputs else op.inputs
 
 
 def _label_name(tensor: Tensor) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from spyre.errors import BundleError, Finding, Severity, ValidationError, has_errors
 from spyre.mlir.program import (
-    SYMBOLIC,
     AffineMap,
     Body,
     DeviceAllocation,
@@ -26,7 +25,7 @@ from spyre.mlir.program import (
     Terms,
     add,
     executes,
-    fold,
+    fold_shared,
     loops,
     of_atom,
     relocate,
@@ -35,16 +34,6 @@ from spyre.mlir.text import syntax
 from spyre.mlir.text.structure_rules import STRUCTURE_RULES, ModuleFault, ModulePlace, check_rules
 from spyre.mlir.text.syntax import Module
 from spyre.rules import Fault, RuleSet, severities
-
-
-def lower(module: syntax.Module) -> LoopProgram:
-    """Lower a module. Raises ValidationError if its structure is wrong (names, arity, execute
-    rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
-    """
-    findings = check_rules(STRUCTURE_RULES, module, module)
-    if has_errors(findings):
-        raise ValidationError(findings)
-    return _lowered(module)
 
 
 def _lowered(module: syntax.Module) -> LoopProgram:
@@ -104,19 +93,13 @@ class _Lowering:
                     map_ = self.maps[op.map] if isinstance(op.map, str) else op.map
                     dims = [self.values[name] for name in op.dims]
                     symbols = [self.values[name] for name in op.symbols]
-                    return self._shared(fold(map_.result, dims, symbols, SYMBOLIC))
+                    return fold_shared(map_.result, dims, symbols, self.terms)
                 case syntax.ExtractOp():
                     return self._extract(op)
                 case syntax.AllocateOp():
                     return self._allocate(op)
         except BundleError as error:
             raise relocate(error, BundleError, self.module.locate(op.position)) from None
-
-    def _shared(self, value: IndexValue) -> IndexValue:
-        """``value`` with the terms object of earlier equal terms: the schedule computes values
-        that share it together.
-        """
-        return IndexValue(value.constant, self.terms.setdefault(value.terms, value.terms))
 
     def _extract(self, op: syntax.ExtractOp) -> IndexValue:
         index, type_ = self.parameters[op.argument]
@@ -161,7 +144,9 @@ class ModuleInspection:
 
     @property
     def program(self) -> LoopProgram:
-        """The lowered module; errors as of `lower`."""
+        """The lowered module. ValidationError if its structure is wrong (names, arity, execute
+        rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
+        """
         if isinstance(self.lowered, BundleError):
             raise self.lowered
         return self.lowered

@@ -193,10 +193,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self, patience: float = LINGER_SECONDS) -> None:
-        """Release all resources.
-
-        Waits at most ``patience`` seconds for the others to read this rank's last pieces.
-        """
+        """Release all, waiting at most ``patience`` seconds for the readers of the last pieces."""
 
     def _compare_headers(self) -> None:
         """Wait until all ranks are in this round; CollectiveError SPY952 if headers differ.

@@ -240,9 +240,7 @@ def writers(step: ExecuteView, operand: int, addresses: Int64Array) -> Int64Arra
 
 
 def element_coordinates(step: ExecuteView, operand: int, address: int, core: int) -> dict[str, int]:
-    """Coordinates per dim of an operand's element at a device address; ``core``: position of the
-    core it is for.
-    """
+    """Coordinates of an operand's element at an address, for the ``core`` at this position."""
     op, access = step.plan.op, step.plan.accesses[operand]
     tensor, offset = access.tensor, address - int(step.starts[operand][core])
     box = core_boxes(op, tensor)[core]

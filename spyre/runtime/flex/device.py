@@ -108,10 +108,7 @@ class FlexDevice:
             return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
     def allocate_with_address(self, size_bytes: int, uncleared: bool) -> tuple[DeviceStorage, int]:
-        """`allocate` of at least one byte, with its device address.
-
-        Call it with interrupts deferred.
-        """
+        """`allocate` of at least one byte, with its device address; interrupts must be deferred."""
         index, address_bytes = self.allocator.allocate_with_address(size_bytes, uncleared)
         return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
 

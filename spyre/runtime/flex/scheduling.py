@@ -238,9 +238,7 @@ class Policy(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class WorkUnit:
-    """Work that one thread runs without interruption: iterations ``first`` to ``last`` (excluded)
-    of a stage, or a whole job.
-    """
+    """Iterations ``first`` to ``last`` (excluded) of a stage, or a whole job: run in one piece."""
 
     work: Work
     stage: int

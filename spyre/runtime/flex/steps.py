@@ -229,10 +229,7 @@ class JobWork(Work):
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The steps of a job, in order.
-
-    ``program``: the program that its compute steps run, None for copies.
-    """
+    """The steps of a job in order. ``program``: of its compute steps, None for copies."""
 
     name: str
     steps: tuple[JobPlanStep, ...]

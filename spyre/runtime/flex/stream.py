@@ -52,10 +52,7 @@ Call = Callable[[], None]
 
 
 class Event:
-    """A point in a stream. Usable from any thread.
-
-    ``enable_timing``: allow `elapsed_time`.
-    """
+    """A point in a stream. Usable from any thread. ``enable_timing``: allow `elapsed_time`."""
 
     def __init__(self, enable_timing: bool = False) -> None:
         self.enable_timing = enable_timing
@@ -369,9 +366,7 @@ _RECORDED = Stages((Stage(Engine.DMA, _nothing),))
 
 
 class CapturedWork:
-    """Launches and copies in order of submission. Filled by one stream during a block; afterwards
-    any thread may call `work`.
-    """
+    """A stream's launches and copies, in order. Once complete, any thread may call `work`."""
 
     def __init__(self) -> None:
         self.launches: list[JobWork] = []
@@ -436,9 +431,7 @@ POOL_STREAMS = 32
 
 
 class StreamPool:
-    """Streams of one card. Usable from any thread, without a lock that an interrupt could leave
-    locked.
-    """
+    """Streams of a card. Usable from any thread, without locks that interrupts leave locked."""
 
     def __init__(self, device: Card) -> None:
         self._device = device

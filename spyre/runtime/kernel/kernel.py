@@ -137,9 +137,7 @@ class LaunchSignature:
 
     @classmethod
     def of(cls, launch: Launch, maps: Mapping[int, TileMap]) -> LaunchSignature:
-        """The signature of ``launch``. ``maps``: by index, of arguments bound as tiles, whose size
-        is the tile's span.
-        """
+        """Signature of ``launch``; ``maps``: by index, of arguments whose size is a tile's span."""
         indices, slots = [*launch.arguments], []
         for index, tensor in launch.arguments.items():
             slot = slot_of(tensor.layout)

@@ -71,10 +71,7 @@ def cores_picture(group: TiledExecutes) -> Picture:
 
 
 def _slices_blocks(op: Operation) -> list[Block]:
-    """Draw the two dims with the most slices as a plane.
-
-    Cores in the same cell differ in their slices of other dims.
-    """
+    """Draw the two dims with the most slices; cores in one cell differ in slices of other dims."""
     split = sorted((d for d in op.dims if op.slices.get(d, 1) > 1), key=lambda d: -op.slices[d])
     if not split:
         return [text_block("No dim is divided: every core that takes part does all of it.")]
@@ -329,9 +326,7 @@ MAX_NODES = 40
 
 @dataclass(frozen=True, eq=False)
 class _Operand:
-    """An operand of a group. ``memory``: LX or the id of an HBM memory; ``low``, ``high``: the
-    accessed range in it, in bytes.
-    """
+    """An operand of a group: its ``memory`` (LX or an HBM region's id) and byte range in it."""
 
     is_output: bool
     memory: object

@@ -284,9 +284,7 @@ def _time_by_operation(profile: Mapping[str, Any]) -> dict[str, float]:
 
 
 def comparison_table(lines: tuple[ComparedQuantity, ...]) -> Table:
-    """Return the `rich` table of the runs A and B; what costs less in B is green, what costs more
-    red.
-    """
+    """The `rich` table of the runs A and B; what costs less in B is green, what costs more red."""
     columns: tuple[Column[ComparedQuantity], ...] = (
         Column("", lambda line: line.name),
         Column("A", lambda line: line.text(line.first), lambda line: line.first),

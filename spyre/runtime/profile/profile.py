@@ -432,10 +432,7 @@ def make_profile(
     overlap: Overlap | str = Overlap.OVERLAPPED,
     memory: AllocationHistory | None = None,
 ) -> Profile:
-    """Return the profile of ``activities``; parameters as of `profile`.
-
-    ``memory``: history of the allocated bytes.
-    """
+    """The profile of ``activities``, parameters as of `profile`; ``memory``: bytes over time."""
     chosen = machine_of(machine)
     kernels = _kernels(activities, chosen, model)
     tasks: list[Task] = []

@@ -122,10 +122,7 @@ def _core_rows(execute: ExecuteProfile) -> list[tuple[int, float, list[int]]]:
 
 
 def lx_live_bytes(profile: Profile) -> tuple[Float64Array, Int64Array]:
-    """Return ascending moments (ns) and the live bytes of a scratchpad from each to the next.
-
-    Between launches it is empty.
-    """
+    """Moments (ns) and the bytes live in a scratchpad from each; between launches it is empty."""
     times, live = [np.zeros(1)], [np.zeros(1, np.int64)]
     placed = [(profile.timeline.spans[task], kernel) for kernel, task in profile.launches]
     for span, kernel in sorted(placed, key=lambda each: each[0].begin_ns):

@@ -32,10 +32,7 @@ MAX_NUMBER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """The properties of one command.
-
-    ``name``: of the command, for messages. ``path``: JSON path of the properties.
-    """
+    """The properties of the command ``name``; ``path``: their JSON path, for messages."""
 
     name: str
     properties: Mapping[str, Any]

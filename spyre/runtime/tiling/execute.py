@@ -195,9 +195,7 @@ class Tiler:
         self._kernels: LruCache[object, Kernel] = LruCache(MAX_PLANS)
 
     def plan(self, launch: Launch, options: TilingOptions | None = None) -> TilePlan:
-        """The tiles of ``launch``. LaunchError SPY363 for a missing argument, else as
-        `plan_tiles`.
-        """
+        """Tiles of ``launch``. LaunchError SPY363 for a missing argument, else as `plan_tiles`."""
         options = options if options is not None else TilingOptions()
         tensors = [self._bound(launch, expected.arg_index) for expected in self.expected]
         key = (options, *(replace(tensor, name="", address_bytes=0) for tensor in tensors))
@@ -245,9 +243,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run the kernel. ``temporaries``: (number of a tensor, buffer) for each tensor whose tile is
-    replaced by a temporary.
-    """
+    """Run the kernel; ``temporaries``: (tensor, buffer) where a temporary replaces a tile."""
 
     iteration: int
     temporaries: tuple[tuple[int, TileBuffer], ...] = ()
