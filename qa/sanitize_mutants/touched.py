@@ -21,7 +21,7 @@ from spyre.hw.reference.execution import (
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor
 from spyre.mlir.program.program import Execute
-from spyre.runtime.kernel.kernel import Kernel, Launch
+from spyre.runtime.kernel.kernel import Kernel, Launch, bind
 
 LX_BYTES = 2 << 20
 MOVE = 1 << 20
@@ -42,8 +42,9 @@ class Outside:
 def find_outside(bundle: Bundle, kernel: Kernel, launch: Launch) -> Iterator[Outside]:
     """Yield every operand of every execute that leaves its argument, pool or scratchpad."""
     ranges = _ranges(launch)
-    binding = kernel.bind(launch)
-    program = bundle.program
+    program, signature = bundle.program, kernel.signature_of(launch)
+    memory = launch.addresses, launch.names, kernel.reserve_scratch(), kernel.maps
+    binding, _ = bind(program.parameters, signature, *memory)
     values = program.schedule(binding.parameters, binding.scratch_addresses).symbols
     moved = {
         name: program.schedule(

@@ -35,7 +35,7 @@ from spyre.hw.spec import HBM_BYTES, LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.operation.operation import Component, Operation, Tensor, footprint
 from spyre.mlir.program.program import LoopProgram
-from spyre.mlir.text.lowering import inspect_module
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 
 GUARD_BYTES = 512
@@ -71,7 +71,7 @@ def make_program(executes: int, repeat: int = 1) -> LoopProgram:
     lines = [f"%{n} = arith.constant {v} : index" for n, v in (("a", 0), ("b", repeat), ("c", 1))]
     lines.append(f"scf.for %i = %a to %b step %c {{\n{body}\n}}" if repeat > 1 else body)
     text = "module {\nfunc.func @sdsc_bundle() {\n" + "\n".join(lines) + "\nreturn\n}\n}\n"
-    return inspect_module(parse_module(text, "test")).program
+    return lower(parse_module(text, "test"))
 
 
 def link(

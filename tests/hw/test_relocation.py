@@ -43,7 +43,7 @@ from spyre.mlir.program.values import (
     of_atom,
     scale,
 )
-from spyre.mlir.text.lowering import inspect_module
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 from spyre.runtime.kernel.kernel import Kernel
 from tests.examples import examples
@@ -300,7 +300,7 @@ def linked_lines(
     if per_core:
         op = replace(op, inputs=(replace(op.inputs[0], per_core_in_hbm=True),))
     extract = "sdscbundle.input_arg_extract value from"
-    program = inspect_module(parse_module(MODULE.format(extract=extract, lines=lines), "m")).program
+    program = lower(parse_module(MODULE.format(extract=extract, lines=lines), "m"))
     allocations = tuple(Allocation(f"t{k}", place, size) for k, place in enumerate(places))
     names = {f"arg_{k}_base_addr": k for k in range(2)}
     values = {name: places[k] for name, k in names.items()}

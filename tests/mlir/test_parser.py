@@ -10,7 +10,7 @@ import pytest
 
 from spyre.errors import MlirSyntaxError, SourceLocation, SpyreError
 from spyre.mlir.program.affine import AffineConstant, AffineDim, AffineMap, AffineSymbol
-from spyre.mlir.text.lowering import inspect_module
+from spyre.mlir.text.lowering import inspect_module, lower
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.printer import print_module
 from spyre.mlir.text.syntax import (
@@ -239,7 +239,7 @@ def test_real_bundles_read_check_write_and_lower(shared_dir: Path) -> None:
         text = print_module(module)
         assert parse_module(text) == module, path
         assert print_module(parse_module(text)) == text, path
-        program = inspect_module(module).program
+        program = lower(module)
         assert len(program.executes) == len(list(module.executes()))
         assert all(e.location is not None for e in program.executes)
 
@@ -295,7 +295,7 @@ def test_nesting_up_to_the_limit_goes_all_the_way() -> None:
     module = parse_module(in_function(*lines))
     assert inspect_module(module).findings == ()
     assert parse_module(print_module(module)) == module
-    schedule = inspect_module(module).program.schedule({})
+    schedule = lower(module).schedule({})
     assert schedule.loop_indices[0].shape == (1, n)
 
 
@@ -341,7 +341,7 @@ def run_everything(text: str) -> SpyreError | None:
     try:
         module = parse_module(text)
         inspect_module(module)
-        program = inspect_module(module).program
+        program = lower(module)
         values = {p.name: p.max_value or (k + 1) << 34 for k, p in enumerate(program.parameters)}
         addresses = [1 << 20] * len(program.allocations)
         program.schedule(values, addresses, max_executes=10_000)
@@ -385,4 +385,4 @@ def big_bundle(n_executes: int, n_operands: int) -> str:
 
 
 def test_five_thousand_executes() -> None:
-    assert len(inspect_module(parse_module(big_bundle(5_000, 3))).program.executes) == 5_000
+    assert len(lower(parse_module(big_bundle(5_000, 3))).executes) == 5_000

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from spyre.errors import BundleError, LaunchError, ValidationError
 from spyre.mlir.program.affine import INTEGERS, AffineDim, AffineMap, AffineSymbol, fold
 from spyre.mlir.program.program import LoopProgram
-from spyre.mlir.text.lowering import inspect_module
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.syntax import (
     AddIOp,
@@ -84,7 +84,7 @@ func.func @f(%rows: !sdscbundle.input_arg<index, granularity=64, max_value=512>,
 
 
 def program_of(text: str) -> LoopProgram:
-    return inspect_module(parse_module(text)).program
+    return lower(parse_module(text))
 
 
 def loop_text(lower_: int, upper: int, step: int, body: str = "", parameters: str = "") -> str:
@@ -298,7 +298,7 @@ def test_schedules_equal_the_interpreter(module: Module, n: int) -> None:
     limit = 3_000
     expected = list(islice(interpret(module, arguments), limit + 1))
     try:
-        schedule = inspect_module(module).program.schedule(arguments, max_executes=limit)
+        schedule = lower(module).schedule(arguments, max_executes=limit)
     except LaunchError as error:
         refused = error.code
     else:
@@ -404,20 +404,18 @@ def test_memory_of_the_addresses_is_bounded() -> None:
 
 def test_a_module_with_wrong_names_is_not_lowered() -> None:
     module = Module(Function("f", (), (AddIOp("x", "y", "z"),)))
-    error = inspect_module(module).lowered
-    assert isinstance(error, ValidationError)
-    assert [finding.code for finding in error.findings] == ["SPY130", "SPY130"]
+    with pytest.raises(ValidationError) as caught:
+        lower(module)
+    assert [finding.code for finding in caught.value.findings] == ["SPY130", "SPY130"]
 
 
 def test_expressions_that_explode_are_refused() -> None:
     triple = AffineMap(1, 0, (AffineDim(0) // 2 + AffineDim(0) // 3,))
     body: list[Statement] = [ApplyOp("v0", triple, ("n",))]
     body += [ApplyOp(f"v{k}", triple, (f"v{k - 1}",)) for k in range(1, 60)]
-    error = inspect_module(
-        Module(Function("f", (FunctionParameter("n", None),), tuple(body)))
-    ).lowered
-    assert isinstance(error, BundleError)
-    assert error.code == "SPY158"
+    with pytest.raises(BundleError) as caught:
+        lower(Module(Function("f", (FunctionParameter("n", None),), tuple(body))))
+    assert caught.value.code == "SPY158"
 
 
 def test_coefficients_stay_in_int64() -> None:
@@ -425,8 +423,6 @@ def test_coefficients_stay_in_int64() -> None:
         AddIOp("v0", "n", "n"),
         *(AddIOp(f"v{k}", f"v{k - 1}", f"v{k - 1}") for k in range(1, 70)),
     ]
-    error = inspect_module(
-        Module(Function("f", (FunctionParameter("n", None),), tuple(body)))
-    ).lowered
-    assert isinstance(error, BundleError)
-    assert error.code == "SPY157"
+    with pytest.raises(BundleError) as caught:
+        lower(Module(Function("f", (FunctionParameter("n", None),), tuple(body))))
+    assert caught.value.code == "SPY157"

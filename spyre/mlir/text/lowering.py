@@ -36,6 +36,16 @@ from spyre.mlir.text.syntax import Module
 from spyre.rules import Fault, RuleSet, severities
 
 
+def lower(module: syntax.Module) -> LoopProgram:
+    """Lower a module. Raises ValidationError if its structure is wrong (names, arity, execute
+    rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
+    """
+    findings = check_rules(STRUCTURE_RULES, module, module)
+    if has_errors(findings):
+        raise ValidationError(findings)
+    return _lowered(module)
+
+
 def _lowered(module: syntax.Module) -> LoopProgram:
     lowering = _Lowering(module)
     parameters = tuple(map(lowering.parameter, module.function.parameters))
@@ -144,9 +154,7 @@ class ModuleInspection:
 
     @property
     def program(self) -> LoopProgram:
-        """The lowered module. ValidationError if its structure is wrong (names, arity, execute
-        rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
-        """
+        """The lowered module; errors as of `lower`."""
         if isinstance(self.lowered, BundleError):
             raise self.lowered
         return self.lowered

@@ -15,7 +15,7 @@ from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Operation
-from spyre.mlir.text.lowering import inspect_module
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 from tests.hw.harness import (
     allocations_of,
@@ -187,7 +187,7 @@ def tiled(count: int, stride: int, limit: int) -> LinkedProgram:
     op = build_operation(spec)
     symbolic = map_tensors(op, lambda t: replace(t, starts=(-1 - t.index,), symbolic=True))
     text = TILED.format(stride=stride, count=count, extract=EXTRACT, attributes=ATTRIBUTES)
-    program = inspect_module(parse_module(text, "tiles")).program
+    program = lower(parse_module(text, "tiles"))
     linker = Linker(program, {"sdsc_0.json": symbolic}, engine().numerics, 1)
     allocations = tuple(Allocation(f"t{k}", region(k), limit) for k in range(2))
     values = {f"arg_{k}_base_addr": region(k) for k in range(2)}
@@ -217,9 +217,7 @@ def test_a_literal_address_beside_parameters_belongs_to_no_argument():
     op = build_operation(pointwise("neg", (1, COLUMNS), [HostOperand(0)], HostOperand(0)))
     half = map_tensors(op, lambda t: replace(t, starts=(-2,), symbolic=True) if t.index else t)
     text = TILED.format(stride=256, count=1, extract=EXTRACT, attributes=ATTRIBUTES)
-    linker = Linker(
-        inspect_module(parse_module(text, "tiles")).program, {"sdsc_0.json": half}, 0, 1
-    )
+    linker = Linker(lower(parse_module(text, "tiles")), {"sdsc_0.json": half}, 0, 1)
     values = {f"arg_{k}_base_addr": 4096 * k for k in range(2)}
     allocations = tuple(Allocation(f"t{k}", 4096 * k, BYTES) for k in range(1))
     with pytest.raises(BundleError, match="literal address 0x0") as caught:
