@@ -55,11 +55,6 @@ class TileMap:
         return tuple(STICK_BYTES * prod(self.extents[k + 1 :]) for k in range(len(self.extents)))
 
     @property
-    def tile_bytes(self) -> int:
-        """Bytes of the tile's own memory."""
-        return STICK_BYTES * self.walk.count
-
-    @property
     def span_bytes(self) -> int:
         """Bytes of the larger tensor from the tile's corner to the end of its last stick."""
         return STICK_BYTES + self.walk.highest(1)

@@ -88,11 +88,6 @@ class Loop(Located):
     step: IndexValue
     body: tuple[Loop | Execute, ...]
 
-    @property
-    def has_executes(self) -> bool:
-        """True if there is an execute at any depth."""
-        return any(True for _ in executes(self.body))
-
 
 Body = tuple[Loop | Execute, ...]
 

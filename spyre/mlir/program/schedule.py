@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import BundleError, LaunchError, SourceLocation
-from spyre.mlir.program.program import Body, Execute, Loop
+from spyre.mlir.program.program import Body, Execute, Loop, executes
 from spyre.mlir.program.values import (
     INT64_MAX,
     Environment,
@@ -127,7 +127,7 @@ def _unroll(body: Body, level: _Level, budget: _Budget) -> tuple[_Run | _Nest, .
 
 def _unroll_loop(loop: Loop, level: _Level, budget: _Budget) -> _Nest:
     lower, step, trips = _bounds(loop, level)
-    if not loop.has_executes:
+    if next(executes(loop.body), None) is None:
         trips = np.zeros_like(trips)
     n_rows = _exact_sum(trips)
     depth = len(level.environment.columns)

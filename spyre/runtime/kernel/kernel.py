@@ -158,11 +158,6 @@ class LaunchSignature:
         names = tuple(f"arg_{k}" for k in range(len(slots)))
         return cls(tuple(range(len(slots))), slots, dict(values), names)
 
-    @property
-    def has_pool(self) -> bool:
-        """True if the last address is that of a pool."""
-        return POOL in self.indices
-
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of the memory at each address."""
@@ -253,7 +248,7 @@ def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[in
 def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """(segment, number of its start address) of each argument of a baked bundle."""
     # A baked address encodes its argument in the segment (16 GiB each); the pool is segment 0.
-    first = 1 if signature.has_pool else 0
+    first = 1 if POOL in signature.indices else 0
     for index, k in at.items():
         yield (0 if index == POOL else index + first), k
 

@@ -39,12 +39,12 @@ def test_an_element_of_the_tile_is_that_element_of_the_tensor(shapes, random) ->
     assert map_.apply(offsets).tolist() == expected
     assert map_.merged.apply(offsets).tolist() == expected
     assert map_.is_identity == (map_.apply(every(map_)) == every(map_)).all()
-    assert map_.tile_bytes == small.device_bytes
+    assert 128 * map_.walk.count == small.device_bytes
     assert map_.span_bytes == int(map_.apply(every(map_)).max()) + 128 == map_.merged.span_bytes
 
 
 def every(map_: TileMap) -> np.ndarray:
-    return np.arange(0, map_.tile_bytes, 128)
+    return np.arange(0, 128 * map_.walk.count, 128)
 
 
 def test_merging_keeps_what_memory_separates() -> None:
