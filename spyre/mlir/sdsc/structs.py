@@ -42,11 +42,16 @@ def int_or_none(value: Number | bool) -> int | None:
     return int(value) if isinstance(value, str) and _DECIMAL.match(value) else None
 
 
+def optional(name: str) -> Any:
+    """A field that files may leave out; ``name``: its key in files."""
+    return field(name=name, default=UNSET)
+
+
 class FoldProperty(Struct, frozen=True):
     """One fold: the number of steps (``factor_``) and their label."""
 
     factor: Number = field(name="factor_")
-    label: str | UnsetType = field(name="label_", default=UNSET)
+    label: str | UnsetType = optional("label_")
 
 
 class AffineFold(Struct, frozen=True):
@@ -59,9 +64,9 @@ class AffineFold(Struct, frozen=True):
 class FoldFunction(Struct, frozen=True):
     """Effect of a fold's index: exactly one of Affine, Const (ignored) or Map (looked up)."""
 
-    affine: AffineFold | UnsetType = field(name="Affine", default=UNSET)
-    const: dict[str, Any] | UnsetType = field(name="Const", default=UNSET)
-    map: dict[str, Any] | UnsetType = field(name="Map", default=UNSET)
+    affine: AffineFold | UnsetType = optional("Affine")
+    const: dict[str, Any] | UnsetType = optional("Const")
+    map: dict[str, Any] | UnsetType = optional("Map")
 
 
 class FoldManager(Struct, frozen=True):
@@ -69,9 +74,7 @@ class FoldManager(Struct, frozen=True):
 
     functions: tuple[FoldFunction, ...] = field(name="dim_prop_func")
     properties: tuple[FoldProperty, ...] = field(name="dim_prop_attr")
-    data: dict[str, bool | Number | tuple[bool | Number, ...]] | UnsetType = field(
-        name="data_", default=UNSET
-    )
+    data: dict[str, bool | Number | tuple[bool | Number, ...]] | UnsetType = optional("data_")
 
 
 class CoordInfo(Struct, frozen=True):
@@ -87,10 +90,8 @@ class CoordInfo(Struct, frozen=True):
 class Coordinates(Struct, frozen=True):
     """Coordinate description of one allocation; its own work slices only for ``shuffle``."""
 
-    coord_info: dict[str, CoordInfo] | UnsetType = field(name="coordInfo", default=UNSET)
-    core_slices: dict[str, dict[str, Number]] | UnsetType = field(
-        name="coreIdToWkSlice_", default=UNSET
-    )
+    coord_info: dict[str, CoordInfo] | UnsetType = optional("coordInfo")
+    core_slices: dict[str, dict[str, Number]] | UnsetType = optional("coreIdToWkSlice_")
 
 
 class AllocateNode(Struct, frozen=True):
@@ -102,27 +103,27 @@ class AllocateNode(Struct, frozen=True):
     component: str = field(name="component_")
     layout_dims: tuple[str, ...] = field(name="layoutDimOrder_")
     starts: FoldManager = field(name="startAddressCoreCorelet_")
-    prev: str | UnsetType = field(name="prev_", default=UNSET)
-    max_dim_sizes: tuple[Number, ...] | UnsetType = field(name="maxDimSizes_", default=UNSET)
-    symbolic: Flag | UnsetType = field(name="isStartAddrSymbolic_", default=UNSET)
-    gaps: dict[str, dict[str, Number]] | UnsetType = field(name="backGapCore_", default=UNSET)
-    non_unified_hbm: Flag | UnsetType = field(name="nonUnifiedAllocInHBM_", default=UNSET)
-    padding: dict[str, str] | UnsetType = field(name="padding_", default=UNSET)
-    coordinates: Coordinates | UnsetType = field(name="coordinates_", default=UNSET)
-    indirect_type: str | UnsetType = field(name="indirectAllocType_", default=UNSET)
-    related_node: str | UnsetType = field(name="relatedIndirectAccessAlloc_", default=UNSET)
-    index_type: str | UnsetType = field(name="indexTensorType_", default=UNSET)
-    device_dim_sizes: tuple[Number, ...] | UnsetType = field(name="deviceDimSizes_", default=UNSET)
+    prev: str | UnsetType = optional("prev_")
+    max_dim_sizes: tuple[Number, ...] | UnsetType = optional("maxDimSizes_")
+    symbolic: Flag | UnsetType = optional("isStartAddrSymbolic_")
+    gaps: dict[str, dict[str, Number]] | UnsetType = optional("backGapCore_")
+    non_unified_hbm: Flag | UnsetType = optional("nonUnifiedAllocInHBM_")
+    padding: dict[str, str] | UnsetType = optional("padding_")
+    coordinates: Coordinates | UnsetType = optional("coordinates_")
+    indirect_type: str | UnsetType = optional("indirectAllocType_")
+    related_node: str | UnsetType = optional("relatedIndirectAccessAlloc_")
+    index_type: str | UnsetType = optional("indexTensorType_")
+    device_dim_sizes: tuple[Number, ...] | UnsetType = optional("deviceDimSizes_")
 
 
 class MemoryPresence(Struct, frozen=True):
     """Possible presence of a tensor in one memory; the allocate node has the actual one."""
 
     is_present: Flag = field(name="isPresent")
-    is_padded: Any = field(name="isPadded", default=UNSET)
-    is_zero_padded: Any = field(name="isZeroPadded", default=UNSET)
-    offset: Any = field(name="dsOffset", default=UNSET)
-    allocate_node: Any = field(name="allocateNode_", default=UNSET)
+    is_padded: Any = optional("isPadded")
+    is_zero_padded: Any = optional("isZeroPadded")
+    offset: Any = optional("dsOffset")
+    allocate_node: Any = optional("allocateNode_")
 
 
 class LabeledTensor(Struct, frozen=True):
@@ -134,13 +135,13 @@ class LabeledTensor(Struct, frozen=True):
     scale: tuple[Number, ...] = field(name="scale_")
     word_length: Number = field(name="wordLength")
     data_format: str = field(name="dataFormat_")
-    memories: dict[str, MemoryPresence] | UnsetType = field(name="memOrg_", default=UNSET)
-    is_static: Any = field(name="isStatic_", default=UNSET)
-    is_first_use: Any = field(name="isFirstUse_", default=UNSET)
-    is_external: Any = field(name="isExternal_", default=UNSET)
-    density: Any = field(name="density_", default=UNSET)
-    hbm_start: Any = field(name="hbmStartAddress_", default=UNSET)
-    lx_start: Any = field(name="lxStartAddress_", default=UNSET)
+    memories: dict[str, MemoryPresence] | UnsetType = optional("memOrg_")
+    is_static: Any = optional("isStatic_")
+    is_first_use: Any = optional("isFirstUse_")
+    is_external: Any = optional("isExternal_")
+    density: Any = optional("density_")
+    hbm_start: Any = optional("hbmStartAddress_")
+    lx_start: Any = optional("lxStartAddress_")
 
 
 class RoleLayout(Struct, frozen=True):
@@ -149,15 +150,15 @@ class RoleLayout(Struct, frozen=True):
     dims: tuple[str, ...] = field(name="layoutDimOrder_")
     stick_dims: tuple[str, ...] = field(name="stickDimOrder_")
     stick_sizes: tuple[Number, ...] = field(name="stickSize_")
-    stick_replication: Any = field(name="stickRepl_", default=UNSET)
+    stick_replication: Any = optional("stickRepl_")
 
 
 class DataStage(Struct, frozen=True):
     """Extents of one core: steady state ``ss_`` and last step ``el_``."""
 
     steady: Dims = field(name="ss_")
-    epilogue: Dims | UnsetType = field(name="el_", default=UNSET)
-    name: str | UnsetType = field(name="name_", default=UNSET)
+    epilogue: Dims | UnsetType = optional("el_")
+    name: str | UnsetType = optional("name_")
 
 
 class ConstantInfo(Struct, frozen=True):
@@ -172,7 +173,7 @@ class OpAttributes(Struct, frozen=True):
     """Execution format and fidelity of a compute op."""
 
     data_format: str = field(name="dataFormat_")
-    fidelity: str | UnsetType = field(name="fidelity_", default=UNSET)
+    fidelity: str | UnsetType = optional("fidelity_")
 
 
 class ComputeOp(Struct, frozen=True):
@@ -181,13 +182,11 @@ class ComputeOp(Struct, frozen=True):
     name: str = field(name="opFuncName")
     inputs: tuple[str, ...] = field(name="inputLabeledDs")
     outputs: tuple[str, ...] = field(name="outputLabeledDs")
-    unit: str | UnsetType = field(name="exUnit", default=UNSET)
-    attributes: OpAttributes | UnsetType = field(name="attributes_", default=UNSET)
+    unit: str | UnsetType = optional("exUnit")
+    attributes: OpAttributes | UnsetType = optional("attributes_")
     location: str | UnsetType = UNSET
-    index_inputs: tuple[str, ...] | UnsetType = field(
-        name="indirectAccessIndexLabeledDs", default=UNSET
-    )
-    interim: tuple[str, ...] | UnsetType = field(name="interimLabeledDs", default=UNSET)
+    index_inputs: tuple[str, ...] | UnsetType = optional("indirectAccessIndexLabeledDs")
+    interim: tuple[str, ...] | UnsetType = optional("interimLabeledDs")
 
 
 class Dsc(Struct, frozen=True):
@@ -200,33 +199,27 @@ class Dsc(Struct, frozen=True):
     nodes: tuple[AllocateNode, ...] = field(name="scheduleTree_")
     tensors: tuple[LabeledTensor, ...] = field(name="labeledDs_")
     compute_ops: tuple[ComputeOp, ...] = field(name="computeOp_")
-    num_corelets: Number | UnsetType = field(name="numCoreletsUsed_", default=UNSET)
-    stages: dict[str, DataStage] | UnsetType = field(name="dataStageParam_", default=UNSET)
-    masks: dict[str, tuple[tuple[Number, ...], ...]] | UnsetType = field(
-        name="coordinateMasking_", default=UNSET
-    )
-    mask_constant_id: Number | UnsetType = field(name="maskingConstId_", default=UNSET)
-    constants: dict[str, ConstantInfo] | str | UnsetType = field(
-        name="constantInfo_", default=UNSET
-    )
-    dim_symbols: dict[str, tuple[Number, ...]] | UnsetType = field(
-        name="dimToSymbolMapping_", default=UNSET
-    )
-    role_relation: Any = field(name="pdsRelation_", default=UNSET)
-    stick_replication: Any = field(name="stickRepl_", default=UNSET)
-    backend_dims: Any = field(name="dscN_", default=UNSET)
-    chip: Any = field(name="ChipD_", default=UNSET)
-    chiplet: Any = field(name="ChipletD_", default=UNSET)
-    core: Any = field(name="CoreD_", default=UNSET)
-    corelet: Any = field(name="CoreletD_", default=UNSET)
-    block: Any = field(name="B_", default=UNSET)
-    tile: Any = field(name="T_", default=UNSET)
-    tile_epilogue: Any = field(name="Tel_", default=UNSET)
-    piece: Any = field(name="P_", default=UNSET)
-    piece_epilogue: Any = field(name="Pel_", default=UNSET)
-    loop_order: Any = field(name="loopOrder_", default=UNSET)
-    loop_properties: Any = field(name="loopProperties_", default=UNSET)
-    auxiliary_loop_order: Any = field(name="auxLoopOrder_", default=UNSET)
+    num_corelets: Number | UnsetType = optional("numCoreletsUsed_")
+    stages: dict[str, DataStage] | UnsetType = optional("dataStageParam_")
+    masks: dict[str, tuple[tuple[Number, ...], ...]] | UnsetType = optional("coordinateMasking_")
+    mask_constant_id: Number | UnsetType = optional("maskingConstId_")
+    constants: dict[str, ConstantInfo] | str | UnsetType = optional("constantInfo_")
+    dim_symbols: dict[str, tuple[Number, ...]] | UnsetType = optional("dimToSymbolMapping_")
+    role_relation: Any = optional("pdsRelation_")
+    stick_replication: Any = optional("stickRepl_")
+    backend_dims: Any = optional("dscN_")
+    chip: Any = optional("ChipD_")
+    chiplet: Any = optional("ChipletD_")
+    core: Any = optional("CoreD_")
+    corelet: Any = optional("CoreletD_")
+    block: Any = optional("B_")
+    tile: Any = optional("T_")
+    tile_epilogue: Any = optional("Tel_")
+    piece: Any = optional("P_")
+    piece_epilogue: Any = optional("Pel_")
+    loop_order: Any = optional("loopOrder_")
+    loop_properties: Any = optional("loopProperties_")
+    auxiliary_loop_order: Any = optional("auxLoopOrder_")
 
 
 ScheduleStep = tuple[Number, ...] | dict[str, Number]
@@ -237,35 +230,31 @@ class SuperDsc(Struct, frozen=True):
     """The object under the SDSC's name: cores, work slices, schedule and the DSCs."""
 
     num_cores: Number = field(name="numCoresUsed_")
-    core_fold: FoldProperty | UnsetType = field(name="coreFoldProp_", default=UNSET)
-    corelet_fold: FoldProperty | UnsetType = field(name="coreletFoldProp_", default=UNSET)
-    time_folds: tuple[FoldProperty, ...] | UnsetType = field(name="sdscFoldProps_", default=UNSET)
-    time_fold_data: FoldManager | UnsetType = field(name="sdscFolds_", default=UNSET)
-    core_to_dsc: dict[str, Number] | UnsetType = field(name="coreIdToDsc_", default=UNSET)
-    slices: dict[str, Number] | UnsetType = field(name="numWkSlicesPerDim_", default=UNSET)
-    core_slices: dict[str, dict[str, Number]] | UnsetType = field(
-        name="coreIdToWkSlice_", default=UNSET
-    )
-    schedule: dict[str, tuple[ScheduleStep, ...]] | UnsetType = field(
-        name="coreIdToDscSchedule", default=UNSET
-    )
-    dscs: tuple[dict[str, Dsc], ...] | UnsetType = field(name="dscs_", default=UNSET)
-    data_op_dscs: tuple[Any, ...] | UnsetType = field(name="dataOpdscs_", default=UNSET)
-    data_dscs: tuple[Any, ...] | UnsetType = field(name="datadscs_", default=UNSET)
-    extents: Dims | UnsetType = field(name="N_", default=UNSET)
-    unpadded_extents: Dims | UnsetType = field(name="unPadN_", default=UNSET)
-    share_info: tuple[Any, ...] | UnsetType = field(name="ldsShareInfo_", default=UNSET)
-    target: str | UnsetType = field(name="target_", default=UNSET)
-    symbol_tags: dict[str, str] | UnsetType = field(name="inputSymbolsAndTags_", default=UNSET)
-    producers_consumers: Any = field(name="prodConsList", default=UNSET)
-    op_functions: Any = field(name="opFuncsUsed_", default=UNSET)
-    folded_name: Any = field(name="folded_sdsc_name_", default=UNSET)
-    fold_coordinate: Any = field(name="fold_coord_", default=UNSET)
-    program_config: Any = field(name="pcfg_", default=UNSET)
-    scratchpad: Any = field(name="spb_", default=UNSET)
-    symbol_definitions: Any = field(name="symbolDefinitions_", default=UNSET)
-    opcode_correction: Any = field(name="dimToSymbolMappingOpcodeCorrection_", default=UNSET)
-    debug_handle: Any = field(name="debug_handle_", default=UNSET)
+    core_fold: FoldProperty | UnsetType = optional("coreFoldProp_")
+    corelet_fold: FoldProperty | UnsetType = optional("coreletFoldProp_")
+    time_folds: tuple[FoldProperty, ...] | UnsetType = optional("sdscFoldProps_")
+    time_fold_data: FoldManager | UnsetType = optional("sdscFolds_")
+    core_to_dsc: dict[str, Number] | UnsetType = optional("coreIdToDsc_")
+    slices: dict[str, Number] | UnsetType = optional("numWkSlicesPerDim_")
+    core_slices: dict[str, dict[str, Number]] | UnsetType = optional("coreIdToWkSlice_")
+    schedule: dict[str, tuple[ScheduleStep, ...]] | UnsetType = optional("coreIdToDscSchedule")
+    dscs: tuple[dict[str, Dsc], ...] | UnsetType = optional("dscs_")
+    data_op_dscs: tuple[Any, ...] | UnsetType = optional("dataOpdscs_")
+    data_dscs: tuple[Any, ...] | UnsetType = optional("datadscs_")
+    extents: Dims | UnsetType = optional("N_")
+    unpadded_extents: Dims | UnsetType = optional("unPadN_")
+    share_info: tuple[Any, ...] | UnsetType = optional("ldsShareInfo_")
+    target: str | UnsetType = optional("target_")
+    symbol_tags: dict[str, str] | UnsetType = optional("inputSymbolsAndTags_")
+    producers_consumers: Any = optional("prodConsList")
+    op_functions: Any = optional("opFuncsUsed_")
+    folded_name: Any = optional("folded_sdsc_name_")
+    fold_coordinate: Any = optional("fold_coord_")
+    program_config: Any = optional("pcfg_")
+    scratchpad: Any = optional("spb_")
+    symbol_definitions: Any = optional("symbolDefinitions_")
+    opcode_correction: Any = optional("dimToSymbolMappingOpcodeCorrection_")
+    debug_handle: Any = optional("debug_handle_")
 
 
 UnknownKey = tuple[tuple[str | int, ...], Any]
