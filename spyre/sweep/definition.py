@@ -65,10 +65,8 @@ def read_function_target(text: str, base: Path) -> SweepTarget:
     target, *sizes = text.split()
     module, _, function = target.rpartition(":")
     if not module or not function.isidentifier() or not sizes:
-        raise SweepError(
-            "SPY744", "a function of the sweep has the wrong form", expected=FUNCTION_FORM,
-            found=text,
-        )  # fmt: skip
+        message = "a function of the sweep has the wrong form"
+        raise SweepError("SPY744", message, expected=FUNCTION_FORM, found=text)
     if module.endswith(".py"):
         path = (base / module).resolve()
         if not path.is_file():

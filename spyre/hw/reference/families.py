@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import NumericRules
+from spyre.dtypes import NumericRules, find_stored_format
 from spyre.hw import spec_choices
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, OpDefinition, require_op
@@ -329,10 +329,7 @@ def _convert(execution: Execution, spec: OpDefinition) -> None:
     for core in execution.cores:
         places = [_arranged(execution, operand, core) for operand in (0, execution.output)]
         values = execution.decode(execution.read_codes(places[0], source), source)
-        if keeps_one_per_stick(target):
-            execution.write(core, values)
-        else:
-            execution.write_codes(places[1], execution.encode(values, target), target)
+        execution.write_codes(places[1], execution.encode(values, target), target)
 
 
 def _arranged(execution: Execution, operand: int, core: int) -> Int64Array:
@@ -350,7 +347,7 @@ def _restickify(execution: Execution, spec: OpDefinition) -> None:
     for core in execution.cores:
         exists = _is_stored(execution, 0, core)
         stored = _is_stored(execution, execution.output, core)
-        codes = np.zeros(exists.shape, np.int64)
+        codes = np.zeros(exists.shape, find_stored_format(source.data_format).code_dtype)
         if exists.any():
             codes[exists] = execution.read_codes(execution.addresses(0, core)[exists], source)
         if stored.any():

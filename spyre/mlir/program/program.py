@@ -191,10 +191,9 @@ def _integer(what: str, given: object, parameter: Parameter | None) -> int:
     try:
         value = operator.index(given)  # type: ignore[arg-type]  # anything may be given
     except TypeError:
-        raise LaunchError(
-            "SPY172", f"{what} is not an integer", location,
-            expected="an integer", found=repr(given),
-        ) from None  # fmt: skip
+        message = f"{what} is not an integer"
+        found = repr(given)
+        raise LaunchError("SPY172", message, location, expected="an integer", found=found) from None
     if not -INT64_MAX - 1 <= value <= INT64_MAX:
         raise LaunchError(
             "SPY157", f"{what} does not fit in 64 bits", location, found=str(value)[:64]

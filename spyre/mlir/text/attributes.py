@@ -98,15 +98,12 @@ def build_execute(
     """The execute statement; refuses SPY112 (no file), SPY118 (kind of value), SPY120 (types)."""
     by_key = {attribute.key: attribute for attribute in attributes}
     if "sdsc_filename" not in by_key:
-        raise Rejection(
-            "SPY112", "sdsc_execute needs sdsc_filename=", position,
-            expected='{sdsc_filename="sdsc_0.json", …}',
-        )  # fmt: skip
+        message = "sdsc_execute needs sdsc_filename="
+        raise Rejection("SPY112", message, position, expected='{sdsc_filename="sdsc_0.json", …}')
     if n_types is not None and n_types != len(operands):
-        raise Rejection(
-            "SPY120", "the types of sdsc_execute do not match its operands", position,
-            expected=f"{len(operands)} times index", found=f"{n_types}",
-        )  # fmt: skip
+        message = "the types of sdsc_execute do not match its operands"
+        expected = f"{len(operands)} times index"
+        raise Rejection("SPY120", message, position, expected=expected, found=f"{n_types}")
     return ExecuteOp(
         operands,
         _filename(by_key.pop("sdsc_filename")),

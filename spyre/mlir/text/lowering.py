@@ -188,10 +188,9 @@ def _place(finding: Finding) -> tuple[int, int]:
 def _bounds(program: LoopProgram) -> Iterator[ModuleFault]:
     for loop in loops(program.body):
         if loop.step.is_constant and loop.step.constant <= 0:
-            yield Fault(
-                "SPY150", loop.location, f"the step of loop '{loop.variable}' is not positive",
-                expected="a step > 0", found=f"{loop.step}",
-            )  # fmt: skip
+            message = f"the step of loop '{loop.variable}' is not positive"
+            expected = "a step > 0"
+            yield Fault("SPY150", loop.location, message, expected=expected, found=f"{loop.step}")
         elif _has_constant_bounds(loop):
             span, step = loop.upper.constant - loop.lower.constant, loop.step.constant
             if span > 0 and span % step:
@@ -210,10 +209,9 @@ def _has_constant_bounds(loop: Loop) -> bool:
 def _dynamic_bounds(program: LoopProgram) -> Iterator[ModuleFault]:
     for loop in loops(program.body):
         if not _has_constant_bounds(loop):
-            yield Fault(
-                "SPY156", loop.location, f"a bound of loop '{loop.variable}' is not a constant",
-                expected="constants", found=f"{loop.lower} to {loop.upper} step {loop.step}",
-            )  # fmt: skip
+            message = f"a bound of loop '{loop.variable}' is not a constant"
+            found = f"{loop.lower} to {loop.upper} step {loop.step}"
+            yield Fault("SPY156", loop.location, message, expected="constants", found=found)
 
 
 def _symbols(program: LoopProgram) -> Iterator[ModuleFault]:
@@ -224,20 +222,18 @@ def _symbols(program: LoopProgram) -> Iterator[ModuleFault]:
         for execute in executes((item,)):
             for id_, value in zip(execute.symbol_ids, execute.symbols, strict=True):
                 if value.is_constant and value.constant < 0:
-                    yield Fault(
-                        "SPY152", execute.location,
-                        f"symbol {id_} of {execute.sdsc_filename} is negative",
-                        expected="an address or a size ≥ 0", found=f"{value}",
-                    )  # fmt: skip
+                    message = f"symbol {id_} of {execute.sdsc_filename} is negative"
+                    expected = "an address or a size ≥ 0"
+                    found = f"{value}"
+                    yield Fault("SPY152", execute.location, message, expected=expected, found=found)
                 before, where = first.setdefault(id_, (value, group))
                 is_other = before is not value and before != value
                 if is_other and where != group and id_ not in reported:
                     reported.add(id_)
-                    yield Fault(
-                        "SPY166", execute.location,
-                        f"symbol id {id_} has different values in different executes",
-                        expected=f"{before}, as before", found=f"{value}",
-                    )  # fmt: skip
+                    message = f"symbol id {id_} has different values in different executes"
+                    expected = f"{before}, as before"
+                    found = f"{value}"
+                    yield Fault("SPY166", execute.location, message, expected=expected, found=found)
 
 
 VALUE_RULES: RuleSet[LoopProgram, ModulePlace] = RuleSet(

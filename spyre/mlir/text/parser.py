@@ -99,10 +99,9 @@ class TreeBuilder(Transformer[Token, Module]):
                 "SPY119", "the function may not return values", results, expected="no result types"
             )
         if end is None:
-            raise Rejection(
-                "SPY107", "the function does not end in return", keyword.start_pos,
-                expected="return before the closing }",
-            )  # fmt: skip
+            message = "the function does not end in return"
+            expected = "return before the closing }"
+            raise Rejection("SPY107", message, keyword.start_pos, expected=expected)
         node = Function(
             name=str(name[1:]),
             parameters=tuple(parameters or ()),
@@ -141,11 +140,10 @@ class TreeBuilder(Transformer[Token, Module]):
         key, number = children
         value = integer(number)
         if key not in ("granularity", "max_value") or value <= 0:
-            raise Rejection(
-                "SPY126", "an input_arg cannot be annotated like this", key.start_pos,
-                expected="granularity= or max_value= with a positive integer",
-                found=f"{key}={value}",
-            )  # fmt: skip
+            message = "an input_arg cannot be annotated like this"
+            expected = "granularity= or max_value= with a positive integer"
+            found = f"{key}={value}"
+            raise Rejection("SPY126", message, key.start_pos, expected=expected, found=found)
         return key, value
 
     # --- statements
@@ -173,10 +171,9 @@ class TreeBuilder(Transformer[Token, Module]):
         """``return`` without operands: its keyword."""
         keyword, operands = children[:2]
         if operands is not None:
-            raise Rejection(
-                "SPY119", "the function may not return values", keyword.start_pos,
-                expected="return without operands",
-            )  # fmt: skip
+            message = "the function may not return values"
+            expected = "return without operands"
+            raise Rejection("SPY119", message, keyword.start_pos, expected=expected)
         return cast(Token, keyword)
 
     def constant(self, children: Children) -> ConstantOp:
@@ -198,10 +195,9 @@ class TreeBuilder(Transformer[Token, Module]):
         """``%result = sdscbundle.input_arg_extract field from %argument : type -> index``."""
         result, which, argument, type_ = children[:4]
         if which not in list(ArgumentField):
-            raise Rejection(
-                "SPY128", f"'{which}' cannot be extracted", which.start_pos,
-                expected=f"one of {', '.join(ArgumentField)}",
-            )  # fmt: skip
+            message = f"'{which}' cannot be extracted"
+            expected = f"one of {', '.join(ArgumentField)}"
+            raise Rejection("SPY128", message, which.start_pos, expected=expected)
         return ExtractOp(
             _name(result),
             ArgumentField(which),
@@ -231,10 +227,8 @@ class TreeBuilder(Transformer[Token, Module]):
         keyword, variable, lower, upper, step = children[:5]
         statements, aliases, end = children[-1]
         if end is not None:
-            raise Rejection(
-                "SPY108", "return is inside a loop", end.start_pos,
-                expected="} closing the loop before return",
-            )  # fmt: skip
+            expected = "} closing the loop before return"
+            raise Rejection("SPY108", "return is inside a loop", end.start_pos, expected=expected)
         node = ForOp(
             _name(variable),
             str(lower[1:]),

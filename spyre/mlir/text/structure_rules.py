@@ -125,10 +125,9 @@ class _Walk:
             if alias.name in self.maps:
                 self.report("SPY135", f"map alias '#{alias.name}' is defined twice", alias.position)
             if alias.in_function:
-                self.report(
-                    "SPY140", f"map alias '#{alias.name}' is defined inside the function",
-                    alias.position, expected="aliases at the top of the file",
-                )  # fmt: skip
+                message = f"map alias '#{alias.name}' is defined inside the function"
+                expected = "aliases at the top of the file"
+                self.report("SPY140", message, alias.position, expected=expected)
             self.maps[alias.name] = alias.map
 
     def body(self, statements: tuple[Statement, ...], loop: ForOp | None = None) -> None:
@@ -207,54 +206,45 @@ class _Walk:
         counts = len(op.dims), len(op.symbols)
         if map_ is None:
             known = [f"#{alias.name}" for alias in self.module.aliases[:MAX_LISTED]]
-            self.report(
-                "SPY134", f"map alias '#{op.map}' is not defined",
-                use_position(self.module, f"#{op.map}", op),
-                expected=f"one of {', '.join(known)}" if known else "an affine_map",
-            )  # fmt: skip
+            message = f"map alias '#{op.map}' is not defined"
+            position = use_position(self.module, f"#{op.map}", op)
+            expected = f"one of {', '.join(known)}" if known else "an affine_map"
+            self.report("SPY134", message, position, expected=expected)
         elif counts != (map_.n_dims, map_.n_symbols):
-            self.report(
-                "SPY141", "operands do not fit the affine map", op.position,
-                expected=f"{map_.n_dims} dims in ( ) and {map_.n_symbols} symbols in [ ]",
-                found=f"{counts[0]} dims and {counts[1]} symbols",
-            )  # fmt: skip
+            message = "operands do not fit the affine map"
+            expected = f"{map_.n_dims} dims in ( ) and {map_.n_symbols} symbols in [ ]"
+            found = f"{counts[0]} dims and {counts[1]} symbols"
+            self.report("SPY141", message, op.position, expected=expected, found=found)
         for name in op.symbols:
             if name in self.varying:
-                self.report(
-                    "SPY142", f"symbol operand '%{name}' changes with an enclosing loop",
-                    op.position,
-                    expected="a loop-invariant value in [ ], loop variables in ( )",
-                )  # fmt: skip
+                message = f"symbol operand '%{name}' changes with an enclosing loop"
+                expected = "a loop-invariant value in [ ], loop variables in ( )"
+                self.report("SPY142", message, op.position, expected=expected)
 
     def allocate(self, op: AllocateOp) -> None:
         """``device_mem_allocate`` is outside loops, of a positive size that fits a segment."""
         if op.size_bytes <= 0:
-            self.report(
-                "SPY153", "device_mem_allocate needs a positive size", op.position,
-                expected="at least 1 byte", found=f"{op.size_bytes}",
-            )  # fmt: skip
+            message = "device_mem_allocate needs a positive size"
+            expected = "at least 1 byte"
+            self.report("SPY153", message, op.position, expected=expected, found=f"{op.size_bytes}")
         before = self.allocated_bytes
         self.allocated_bytes += max(op.size_bytes, 0)
         if before <= MAX_ALLOCATED_BYTES < self.allocated_bytes:
-            self.report(
-                "SPY154", "device_mem_allocate exceeds the memory there is", op.position,
-                expected=f"at most {MAX_ALLOCATED_BYTES} bytes in total",
-                found=f"{self.allocated_bytes}",
-            )  # fmt: skip
+            message = "device_mem_allocate exceeds the memory there is"
+            expected = f"at most {MAX_ALLOCATED_BYTES} bytes in total"
+            found = f"{self.allocated_bytes}"
+            self.report("SPY154", message, op.position, expected=expected, found=found)
         if self.loops:
-            self.report(
-                "SPY155", "device_mem_allocate inside a loop", op.position,
-                hint="all iterations share one buffer",
-            )  # fmt: skip
+            message = "device_mem_allocate inside a loop"
+            self.report("SPY155", message, op.position, hint="all iterations share one buffer")
 
     def define(self, name: str, type_: ParameterType, position: int) -> None:
         """A new name; it may not hide a visible one. An ``index`` parameter is a plain value."""
         if name in self.visible:
-            self.report(
-                "SPY133", f"'%{name}' is defined twice", position,
-                expected="a name that is not visible here",
-                found=f"defined before{self.line(self.positions[name])}",
-            )  # fmt: skip
+            message = f"'%{name}' is defined twice"
+            expected = "a name that is not visible here"
+            found = f"defined before{self.line(self.positions[name])}"
+            self.report("SPY133", message, position, expected=expected, found=found)
             return
         self.visible[name] = type_
         self.positions[name] = position
@@ -266,40 +256,33 @@ class _Walk:
         """A file of this bundle, and attributes with a meaning."""
         self.bind(op)
         for attribute in op.attributes:
-            self.report(
-                "SPY163", f"unknown attribute '{attribute.key}'", attribute.position,
-                expected="sdsc_filename, symbol_ids",
-            )  # fmt: skip
+            message = f"unknown attribute '{attribute.key}'"
+            self.report("SPY163", message, attribute.position, expected="sdsc_filename, symbol_ids")
         if _UNSAFE_PATH.search(op.sdsc_filename):
-            self.report(
-                "SPY164", f"'{op.sdsc_filename}' is not a file of this bundle", op.position,
-                expected="a path relative to the directory of bundle.mlir, without ..",
-            )  # fmt: skip
+            message = f"'{op.sdsc_filename}' is not a file of this bundle"
+            expected = "a path relative to the directory of bundle.mlir, without .."
+            self.report("SPY164", message, op.position, expected=expected)
 
     def bind(self, op: ExecuteOp) -> None:
         """A symbol id per operand: negative, distinct, the same wherever a file is executed."""
         ids, position = frozenset(op.symbol_ids), op.position
         if len(op.operands) != len(op.symbol_ids):
-            self.report(
-                "SPY160", f"operands and symbol ids of {op.sdsc_filename} differ in number",
-                position, expected=f"{len(op.operands)} symbol_ids, one per operand",
-                found=f"{len(op.symbol_ids)}",
-            )  # fmt: skip
+            message = f"operands and symbol ids of {op.sdsc_filename} differ in number"
+            expected = f"{len(op.operands)} symbol_ids, one per operand"
+            found = f"{len(op.symbol_ids)}"
+            self.report("SPY160", message, position, expected=expected, found=found)
         if wrong := [id_ for id_ in op.symbol_ids if id_ >= 0]:
-            self.report(
-                "SPY161", f"symbol id {wrong[0]} is not negative", position,
-                expected="ids -1, -2, …", found=f"{wrong[0]}",
-            )  # fmt: skip
+            message = f"symbol id {wrong[0]} is not negative"
+            self.report("SPY161", message, position, expected="ids -1, -2, …", found=f"{wrong[0]}")
         if len(ids) < len(op.symbol_ids):
             twice = Counter(op.symbol_ids).most_common(1)[0][0]
             self.report("SPY162", f"symbol id {twice} is listed twice", position)
         before = self.symbol_ids.setdefault(op.sdsc_filename, ids)
         if ids != before:
-            self.report(
-                "SPY165", f"executes of {op.sdsc_filename} bind different symbol ids", position,
-                expected="the same ids wherever a file is executed",
-                found=f"different: {sorted(ids ^ before, reverse=True)[:8]}",
-            )  # fmt: skip
+            message = f"executes of {op.sdsc_filename} bind different symbol ids"
+            expected = "the same ids wherever a file is executed"
+            found = f"different: {sorted(ids ^ before, reverse=True)[:8]}"
+            self.report("SPY165", message, position, expected=expected, found=found)
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -313,15 +296,12 @@ class _Walk:
             return
         self.misused.add((name, position))
         if name in self.visible:
-            self.report(
-                "SPY136", f"'%{name}' is an input_arg, not an integer", position,
-                hint=f"take it out with sdscbundle.input_arg_extract value from %{name}",
-            )  # fmt: skip
+            hint = f"take it out with sdscbundle.input_arg_extract value from %{name}"
+            self.report("SPY136", f"'%{name}' is an input_arg, not an integer", position, hint=hint)
         elif name in self.ended:
-            self.report(
-                "SPY132", f"'%{name}' is defined in a loop and used outside of it", position,
-                found=f"defined{self.line(self.positions[name])}",
-            )  # fmt: skip
+            message = f"'%{name}' is defined in a loop and used outside of it"
+            found = f"defined{self.line(self.positions[name])}"
+            self.report("SPY132", message, position, found=found)
         else:
             self.unknown.append((name, position))
 
@@ -329,10 +309,9 @@ class _Walk:
         """At the end: a name unknown where it was used may have been defined later."""
         for name, position in self.unknown:
             if name in self.positions:
-                self.report(
-                    "SPY131", f"'%{name}' is used before its definition", position,
-                    found=f"defined{self.line(self.positions[name])}",
-                )  # fmt: skip
+                message = f"'%{name}' is used before its definition"
+                found = f"defined{self.line(self.positions[name])}"
+                self.report("SPY131", message, position, found=found)
             else:
                 self.report("SPY130", f"'%{name}' is not defined", position)
 

@@ -116,10 +116,8 @@ def _at_address(name: str, value: HostTensor | float) -> TilePointer:
     """Memory at a byte address, of a tile's scratchpad before a colon: ``@0x100``, ``@3:0x100``."""
     match = _PLACE.fullmatch(name)
     if match is None or not isinstance(value, HostTensor):
-        raise LaunchError(
-            "SPY342", f"{name} is no place with an array", expected="@ADDRESS or @TILE:ADDRESS",
-            found=name,
-        )  # fmt: skip
+        message = f"{name} is no place with an array"
+        raise LaunchError("SPY342", message, expected="@ADDRESS or @TILE:ADDRESS", found=name)
     tile = None if match[1] is None else int(match[1])
     return TilePointer.of(name, value, address=int(match[2], 0), tile=tile)
 
