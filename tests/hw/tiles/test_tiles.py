@@ -418,3 +418,13 @@ def test_limits_of_an_argument(device):
     for wrong in (6, 12):
         with pytest.raises(LaunchError, match="SPY342"):
             run(text, {"x": halves(4, 64), "n": wrong}, device)
+
+
+def test_a_scratchpad_of_no_tile(device):
+    text = of_tile("%r = arith.addf %a, %a : tensor<1x64xf16>").replace(
+        "%r =",
+        "%w = ktdp.construct_memory_view %zero, sizes: [64], strides: [1] {\n"
+        "memory_space = #ktdp.memory_space<ct_local, ct_id = 4>} : memref<64xf16>\n  %r =",
+    )
+    with pytest.raises(LaunchError, match="SPY187"):
+        run(text, {"x": halves(4, 64), "n": 0}, device)
