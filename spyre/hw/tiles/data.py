@@ -85,8 +85,8 @@ def trace_extract(site: Site) -> None:
     moves = any(np.any(x) for x in at)
     element = tile.part(at, (), site.level) if moves else tile
     element = replace(element, shape=(), pitches=(), stick=None)
-    # A statement reads a whole stick, which may end outside of the argument.
-    site.bind(site.copied(element) if moves and not tile.is_local else element)
+    # A statement reads a whole stick, and begins at one.
+    site.bind(site.copied(element) if moves else element)
 
 
 def trace_slice(site: Site) -> None:

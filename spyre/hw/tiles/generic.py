@@ -315,6 +315,6 @@ def _sliceable(site: Site, tile: DataTile, summed: Sequence[int], kept: Sequence
     """The tile with none of the dims ``summed`` along lanes."""
     if not tile.varies or tile.stick not in summed:
         return tile
-    result = site.slot(tile.shape, tile.element, kept[-1] if kept else None)
+    result = site.padded(site.slot(tile.shape, tile.element, kept[-1] if kept else None))
     site.move(tile, result)
     return result

@@ -64,7 +64,10 @@ def _trace_constant(site: Site) -> None:
     text = str(value).removeprefix("dense<").removesuffix(">") if type_.is_shaped else value.text
     literals = text.replace("[", "").replace("]", "").split(",")
     kind, extents = type_.scalar, type_.extents
-    values = site.rounded(np.array([_literal(t.strip(), kind) for t in literals]), kind)
+    try:
+        values = site.rounded(np.array([_literal(t.strip(), kind) for t in literals]), kind)
+    except (ValueError, OverflowError, TypeError):  # strings, and more than 64 bits
+        site.refuse("this constant", "numbers", text)
     held = values.reshape(1, 1, *(extents if len(literals) > 1 else (1,) * len(extents)))
     number = Number(held, site.level, kind=kind, shape=extents)
     is_data = type_.is_shaped and kind in FLOATS
@@ -75,8 +78,8 @@ def _literal(text: str, kind: str) -> float:
     """A number's value; hexadecimal digits are the bits of a float."""
     if text in ("true", "false"):
         return float(text == "true")
-    if "x" in text and kind in ("f16", "f32", "!spyreop.df16"):
-        bits, wide = int(text, 16), kind == "f32"
+    if "x" in text and kind in FLOATS:
+        bits, wide = int(text, 16) << 16 * (kind == "bf16"), kind in ("f32", "bf16")
         return float(np.uint32(bits).view(np.float32) if wide else np.uint16(bits).view(np.float16))
     return float(text) if "." in text else int(text, 0)
 

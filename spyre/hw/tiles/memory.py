@@ -64,6 +64,11 @@ def _place(site: Site, base: Number, element: str) -> tuple[int, Number]:
     space = site.op.memory_space
     start = base.at(site.level) * ELEMENT_BYTES[element]
     if space is not None and space.is_local:
+        if space.tile is not None and space.tile >= site.n_tiles:
+            raise LaunchError(
+                "SPY187", "a view is of the scratchpad of a tile that does not exist", site.place,
+                expected=f"tiles 0 to {site.n_tiles - 1}", found=str(space.tile),
+            )  # fmt: skip
         if space.tile is not None:  # as far from the running tile's scratchpad
             start = start + (space.tile - np.arange(site.n_tiles)[None]) * LX_BYTES
         return SCRATCHPAD, Number(start, site.level)

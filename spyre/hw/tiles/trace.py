@@ -441,8 +441,21 @@ class Site:
         return DataTile(shape, element, owner, offsets, tracer.root, tuple(pitches), stick)
 
     def rows(self, shape: tuple[int, ...], element: str, until: int | None = None) -> DataTile:
-        """New storage for a tile with its last dim along lanes."""
-        return self.slot(shape, element, len(shape) - 1 if shape else None, until)
+        """New storage for elements of a tile, with its last dim along lanes."""
+        return self.padded(self.slot(shape, element, len(shape) - 1 if shape else None, until))
+
+    def padded(self, tile: DataTile) -> DataTile:
+        """The tile with zeros in the second stick of a pair that its elements do not reach, since
+        conversions read both.
+        """
+        d, lanes = tile.stick, tile.lanes
+        if d is None or lanes == PAIR or not 0 < tile.shape[d] % PAIR <= lanes:
+            return tile
+        shape = tuple(lanes if k == d else size for k, size in enumerate(tile.shape))
+        behind = tile.offsets + -(-tile.shape[d] // lanes) * STICK_BYTES
+        zero = self.constant(self.typed(0, tile.element), shape)
+        self.pointwise("identity", [zero], shape, replace(tile, shape=shape, offsets=behind))
+        return tile
 
     def emit(
         self,
@@ -504,7 +517,7 @@ class Site:
         result = self.slot(tile.shape, tile.element, stick, self.now)
         sizes = [tile.shape[stick], 1 if tile.stick is None else tile.shape[tile.stick]]
         if tile.stick in (None, stick) or any(size % tile.lanes for size in sizes):
-            self.move(tile, result)
+            self.move(tile, self.padded(result))
             return result
         dims = dims_of(tile.shape)
         extents = dict(zip(dims, tile.shape, strict=True))
@@ -540,6 +553,8 @@ class Site:
         result = target or self.slot(shape, element, stick, until)
         dims = dims_of(shape)
         lanes = PAIR if {t.element for t in tiles} != {element} else result.lanes
+        if target is None and lanes != PAIR:
+            self.padded(result)
         extents = {
             dim: -(-size // lanes) * lanes if k == stick else size
             for k, (dim, size) in enumerate(zip(dims, shape, strict=True))

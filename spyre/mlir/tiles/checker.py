@@ -25,7 +25,7 @@ from spyre.mlir.tiles.syntax import (
     names_in,
     read_type,
 )
-from spyre.mlir.tiles.table import TERMINATORS, OperationRow, operation_rows
+from spyre.mlir.tiles.table import RETURNS, TERMINATORS, OperationRow, operation_rows
 from spyre.rules import Fault, severities
 
 Faults = Iterator[Fault[int]]
@@ -130,7 +130,7 @@ class _Function:
             if value is not None:
                 value.uses.append(name.start_pos)
                 yield from _read_of_empty(op, name, value)
-                if value.type.kind in _PLACES and row.dialect != "ktdp":
+                if value.type.kind in _PLACES and row.dialect != "ktdp" and op.name not in RETURNS:
                     message, known = f"%{name} of {op.name} is a place, and no value", False
                     yield Fault("SPY182", op.position, message, "a tensor", str(value.type))
             elif name not in variables:

@@ -133,7 +133,8 @@ def attribute_faults(module: TileModule, value: Any, place: int) -> Faults:
 
 
 def _type_faults(module: TileModule, type_: Type, place: int) -> Faults:
-    if type_.kind == "memref" and type_.details:
+    layouts = ("strided<", "affine_map<")
+    if type_.kind == "memref" and type_.details and not type_.details[0].startswith(layouts):
         yield from _space_faults(type_.details[0], place)
     if type_.kind == "runtime_arg":
         for key, value in type_.details:
@@ -172,9 +173,6 @@ def _view(context: Context) -> Faults:
     for k, (size, extent) in enumerate(zip(sizes, type_.shape, strict=True)):
         if isinstance(size, int) and size != extent:
             yield context.fault("SPY184", f"size {k} is not that of the type", extent, size)
-    n_tiles, own = prod(grid_of(context.function)[0]), context.op.memory_space
-    if own is not None and own.tile is not None and own.tile >= n_tiles:
-        yield context.fault("SPY187", "no tile has this number", f"below {n_tiles}", own.tile)
     space = context.op.attribute("memory_space")
     if space is not None and "memory_space<" not in str(space.value):
         yield from _space_faults(str(space.value), context.op.position)

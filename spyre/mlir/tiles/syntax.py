@@ -48,7 +48,8 @@ _SHAPED = re.compile(
     re.S,
 )
 _RUNTIME = re.compile(
-    r"!ktdp\.runtime_arg<\s*(\w+)((?:\s*,\s*(?:granularity|upperbound)\s*=\s*-?\d+)*)\s*>"
+    r"(?:!ktdp\.runtime_arg)?<\s*([a-z]\w*)"
+    r"((?:\s*,\s*(?:granularity|upperbound)\s*=\s*-?\d+)*)\s*>"
 )
 _FUTURE = re.compile(r"(?:!ktdp\.tile_future)?\s*<(.*?),\s*groups\s*=\s*(.*)>", re.S)
 _LARGEST_EXTENT = 2**63
@@ -116,6 +117,10 @@ def read_type(text: str) -> Type:
     shown = " ".join(text.split())
     if shown in ELEMENTS:
         return Type(shown, text=shown)
+    if match := _RUNTIME.fullmatch(shown):
+        pairs = (part.split("=") for part in match[2].split(",")[1:])
+        annotations = tuple((key.strip(), int(value)) for key, value in pairs)
+        return Type("runtime_arg", (), match[1], annotations, shown)
     if match := _SHAPED.fullmatch(shown):
         head, dims, element, rest = match.groups()
         extents = tuple(
@@ -125,10 +130,6 @@ def read_type(text: str) -> Type:
         sound = element in (("index",) if kind == "access_tile" else ELEMENTS)
         if sound and all(extent is None or extent < _LARGEST_EXTENT for extent in extents):
             return Type(kind, extents, element, (rest,) if rest else (), shown)
-    if match := _RUNTIME.fullmatch(shown):
-        pairs = (part.split("=") for part in match[2].split(",")[1:])
-        annotations = tuple((key.strip(), int(value)) for key, value in pairs)
-        return Type("runtime_arg", (), match[1], annotations, shown)
     if match := _FUTURE.fullmatch(shown):
         inside = match[1].strip()
         parts = re.split(r",\s*(?=tensor|memref|!)", inside.strip("() "))

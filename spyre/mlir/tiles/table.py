@@ -201,7 +201,9 @@ _ROWS = (
     *_refused("memref", "load store alloc alloca dealloc copy subview cast reinterpret_cast view",
               "memory is accessed through ktdp views"),
     # --- intrinsics in bodies of linalg.generic
-    *_family("spyreop", "exp sqrt rsqrt sigmoid silu gelu=gelufwd reciprocal", UNARY, "T",
+    *_family("spyreop", "exp", UNARY, "T", FLOAT, "T.rank = 0"),
+    OperationRow("spyreop.select", "%a , %b , %c ~ : !T", "T", "half", "T.rank = 0", "where3"),
+    *_family("spyreop", "sqrt rsqrt sigmoid silu gelu=gelufwd reciprocal", UNARY, "T",
              "half", "T.rank = 0"),
     OperationRow("spyreop.softplus", "%a beta #beta threshold #threshold : !T", "T",
                  "half", "T.rank = 0", "softplus"),

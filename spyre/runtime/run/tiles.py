@@ -85,7 +85,6 @@ def bind_arguments(
             if not isinstance(value, Real):
                 raise _missing(program, argument, "a number")
             numbers[name] = float(value) if isinstance(value, float) else int(value)
-            _check_limits(program, function, name, numbers[name])
         elif isinstance(value, HostTensor):
             pointers[name] = TilePointer.of(name, value, is_stored=argument.is_stored)
         elif value is None and argument.is_stored and not argument.is_read and argument.shape:
@@ -94,19 +93,6 @@ def bind_arguments(
         else:
             raise _missing(program, argument, "an array")
     return pointers | {name: _at_address(name, value) for name, value in places.items()}, numbers
-
-
-def _check_limits(program: KtirProgram, function: str | None, name: str, value: float) -> None:
-    """LaunchError SPY342 for a number beyond what its argument's type allows."""
-    parameters = program.function(function).parameters
-    type_ = next(p.type for p in parameters if p.name == name)
-    limits = dict(type_.details) if type_.kind == "runtime_arg" else {}
-    step = limits.get("granularity")
-    if value > limits.get("upperbound", value) or (step is not None and value % step):
-        raise LaunchError(
-            "SPY342", f"argument {name} is not what its type allows", program.module.locate(0),
-            expected=str(type_), found=str(value),
-        )  # fmt: skip
 
 
 _PLACE = re.compile(r"@(?:(\d+):)?(0x[0-9a-fA-F]+|\d+)")

@@ -70,6 +70,15 @@ def test_random_programs(devices, name):
         assert not found, f"seed {seed} on {name}: {found}\n{made.text}"
 
 
+def test_random_programs_have_no_findings():
+    """Of the sanitizer, in memory that no other program has written."""
+    for seed in range(FIRST, FIRST + COUNT // 4):
+        made = RandomProgram(seed)
+        device = Device("dl16", 1, sanitize=True, poison=True)
+        result = spyre.run(load_ktir(made.text), made.given, device=device)
+        assert result.findings == (), f"seed {seed}: {result.findings[0]}\n{made.text}"
+
+
 NUMBERS = (0, 1, 2, 3, 7, 33, 63, 64, 65, 128, 10**30)
 WORDS = ("f16", "f32", "i32", "index", "addf", "mulf", "maximumf", "negf", "oge", "global")
 

@@ -410,11 +410,11 @@ def test_a_delivered_value_that_others_use(device):
     assert raised.value.location is not None
 
 
-def test_limits_of_an_argument(device):
+def test_a_scratchpad_of_no_tile(device):
     text = of_tile("%r = arith.addf %a, %a : tensor<1x64xf16>").replace(
-        "%n: index", "%n: !ktdp.runtime_arg<index, granularity = 4, upperbound = 8>"
+        "%r =",
+        "%w = ktdp.construct_memory_view %zero, sizes: [64], strides: [1] {\n"
+        "memory_space = #ktdp.memory_space<ct_local, ct_id = 4>} : memref<64xf16>\n  %r =",
     )
-    run(text, {"x": halves(4, 64), "n": 8}, device)
-    for wrong in (6, 12):
-        with pytest.raises(LaunchError, match="SPY342"):
-            run(text, {"x": halves(4, 64), "n": wrong}, device)
+    with pytest.raises(LaunchError, match="SPY187"):
+        run(text, {"x": halves(4, 64), "n": 0}, device)

@@ -101,8 +101,6 @@ GENERIC = """%e = tensor.empty() : tensor<512xf16>
         ("SPY181", "%w = ktdp.load %x_tile : !ktdp.access_tile<512xindex> -> tensor<512xf32>"),
         ("SPY181", """%w = arith.extf %a : tensor<512xf16> to tensor<512xf32>
     ktdp.store %w, %z_tile : tensor<512xf32>, !ktdp.access_tile<512xindex>"""),
-        ("SPY187", """%w = ktdp.construct_memory_view %length, sizes: [64], strides: [1] {
-      memory_space = #ktdp.memory_space<ct_local, ct_id = 8>} : memref<64xf16>"""),
     ],
 )  # fmt: skip
 def test_further_findings(code, line):

@@ -13,6 +13,7 @@ from spyre.mlir.program import AffineSet
 from spyre.mlir.tiles.checker import check_tiles
 from spyre.mlir.tiles.forms import elements_of, print_tiles
 from spyre.mlir.tiles.parser import parse_tiles
+from spyre.mlir.tiles.program import load_ktir
 from spyre.mlir.tiles.reading import affine
 from spyre.mlir.tiles.syntax import memory_space, read_type
 from spyre.mlir.tiles.table import operation_rows
@@ -169,3 +170,14 @@ def test_mutants_are_read_or_refused():
             except SpyreError:
                 continue
             assert parse_tiles(print_tiles(module)) == module
+
+
+def test_a_number_argument_s_type_without_its_prefix():
+    text = """func.func @f(%n: !ktdp.runtime_arg<i32, granularity = 4, upperbound = 8>) {
+  %m = ktdp.runtime_arg_extract value from %n : <i32, granularity = 4, upperbound = 8> -> i32
+  return
+}
+"""
+    program = load_ktir(text)
+    assert program.check() == ()
+    assert load_ktir(str(program)) == program
