@@ -86,10 +86,10 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer(size: int) -> PreTrainedTokenizerFast:
     """A token per byte, special ones before them and unused ones behind."""
     names = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    names += [f"<x{k}>" for k in range(len(names), VOCABULARY)]
+    names += [f"<x{k}>" for k in range(len(names), size)]
     vocabulary = {name: k for k, name in enumerate(names)}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -100,16 +100,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def write_model(name: str, folder: Path) -> int:
-    """Write the model and its tokenizer; returns the number of parameters."""
+def write_model(name: str, folder: Path, size: int = VOCABULARY) -> int:
+    """Write the model and its tokenizer of ``size`` tokens; returns the number of parameters."""
     torch.manual_seed(0)
     kind, configuration, values = MODELS[name]
-    model = kind(configuration(**values))
+    model = kind(configuration(**values | {"vocab_size": size}))
     for parameter in model.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.05)
     model.half().save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    tokenizer(size).save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -117,8 +117,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("name", choices=MODELS)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="number of tokens")
     options = parser.parse_args()
-    count = write_model(options.name, options.folder)
+    count = write_model(options.name, options.folder, options.vocabulary)
     print(f"{options.folder}: {options.name}, {count / 1e6:.1f} million parameters")
 
 
