@@ -46,7 +46,7 @@ class CompiledCall:
     results: Sequence[torch.Tensor] = ()
 
 
-class Recorder:
+class CallRecorder:
     """The finished calls, in order; ``current``: the one that is running."""
 
     def __init__(self) -> None:
@@ -71,19 +71,19 @@ class Recorder:
             self.current.launches.append(KernelLaunch(bundle, given, sizes))
 
 
-_recorder: Recorder | None = None
+_recorder: CallRecorder | None = None
 
 
-def recorder_of_launch() -> Recorder | None:
+def recorder_of_launch() -> CallRecorder | None:
     """The recorder, while it records a call."""
     return _recorder if _recorder is not None and _recorder.current is not None else None
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
+def recording() -> Iterator[CallRecorder]:
     """Record the calls of functions that are compiled in such a block, on any thread."""
     global _recorder
-    before, _recorder = _recorder, Recorder()
+    before, _recorder = _recorder, CallRecorder()
     try:
         yield _recorder
     finally:

@@ -45,7 +45,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
 )
 from spyre.torch_backend.inductor.bundles.op_spec_form import Spec, spec_text, to_op_specs
 from spyre.torch_backend.program import CompiledProgram, show_program, shows_programs
-from spyre.torch_backend.recorded_calls import Recorder, recorder_of_launch
+from spyre.torch_backend.recorded_calls import CallRecorder, recorder_of_launch
 from spyre.torch_backend.tensors import (
     DeviceBuffer,
     StorageLayout,
@@ -285,7 +285,7 @@ class InductorKernel:
 
     def _record(
         self,
-        recorder: Recorder,
+        recorder: CallRecorder,
         tensors: Sequence[torch.Tensor],
         buffers: Sequence[DeviceBuffer],
         call: KernelCall,
