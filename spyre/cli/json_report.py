@@ -36,7 +36,7 @@ def print_object(content: Object) -> None:
     print_text_of({"schema": SCHEMA} | content)
 
 
-def print_text_of(content: Object) -> None:
+def print_text_of(content: Object | list[Object]) -> None:
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
     sys.stdout.write(printable(text.decode(), is_json=True) + "\n")
 

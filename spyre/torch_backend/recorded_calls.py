@@ -191,7 +191,7 @@ def _first_wrong(launch: KernelLaunch, values: Any, outputs: Any) -> str:
     with tempfile.TemporaryDirectory() as directory:
         write_bundle(launch.bundle, directory)
         run = session.describe(directory, RunOptions(values=launch.sizes, check=False))
-        inputs = {k: _array(tensor) for k, tensor in launch.inputs.items()}
+        inputs: dict[str | int, Any] = {k: _array(t) for k, t in launch.inputs.items()}
         run = run.with_inputs(prepare_inputs(run.inputs, inputs, 0))
         uploaded = frozenset(spec.name for spec in run.inputs)
         search = FirstDivergence(values, uploaded, traced_executes(run), outputs=outputs)
