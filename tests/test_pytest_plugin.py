@@ -143,6 +143,7 @@ def test_a_failed_comparison_names_the_first_wrong_execute(pytester, plugin):
         @pytest.mark.spyre
         @pytest.mark.parametrize("wrong", [True, False])
         def test_exp(wrong, monkeypatch):
+            torch._dynamo.reset()
             if wrong:
                 monkeypatch.setattr(kernels, "generate_bundle", exchanged)
             x = torch.linspace(-1, 1, 256).reshape(2, 128).half()
