@@ -90,13 +90,13 @@ def _jobs(database: dict[str, Any], options: argparse.Namespace) -> Iterator[Job
     from qa.opinfo.rules import EMPTY
     from qa.opinfo.ways import selected
 
-    for dtype in options.dtype.split(","):
-        for op in selected(database, dtype, "forward", options.ops):
-            if op in EMPTY:
-                continue  # a result without values is read uninitialised, rightly reported
-            for way in options.ways.split(","):
-                for sticks in map(int, options.widths.split(",")):
-                    yield Job(op, dtype, way, sticks)
+    # Operators innermost, so that every piece of the run has all widths, ways and dtypes.
+    for sticks in map(int, options.widths.split(",")):
+        for way in options.ways.split(","):
+            for dtype in options.dtype.split(","):
+                for op in selected(database, dtype, "forward", options.ops):
+                    if op not in EMPTY:  # a result without values is rightly reported when read
+                        yield Job(op, dtype, way, sticks)
 
 
 def _findings(op: Any, job: Job, target: Any, limit: int, tally: Tally) -> Iterator[str]:
