@@ -241,14 +241,9 @@ class DeviceOutOfMemory(SpyreError, MemoryError):
 
 
 class DeviceFault(SpyreError):
-    """The card would have done harm: an address out of bounds, an index out of range.
-
-    ``batch_launch``: which launch of a batch it stopped, where it ran in one; those before it ran,
-    later ones did not.
-    """
+    """The card would have done harm: an address out of bounds, an index out of range."""
 
     exit_code = 1
-    batch_launch: int | None = None
 
 
 class MachineError(SpyreError):

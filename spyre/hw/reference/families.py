@@ -329,7 +329,10 @@ def _convert(execution: Execution, spec: OpDefinition) -> None:
     for core in execution.cores:
         places = [_arranged(execution, operand, core) for operand in (0, execution.output)]
         values = execution.decode(execution.read_codes(places[0], source), source)
-        execution.write_codes(places[1], execution.encode(values, target), target)
+        if keeps_one_per_stick(target):
+            execution.write(core, values)
+        else:
+            execution.write_codes(places[1], execution.encode(values, target), target)
 
 
 def _arranged(execution: Execution, operand: int, core: int) -> Int64Array:

@@ -54,7 +54,7 @@ class Int64Overflow(LaunchError, OverflowError):
     """An int64 value does not fit the card's int32."""
 
 
-_OURS = ("spyre.torch_backend.", "torch.")
+_OURS = ("spyre.torch_backend.", "torch.", "contextlib.")
 
 
 def warn_user(message: str) -> None:

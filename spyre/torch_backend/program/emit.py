@@ -322,10 +322,11 @@ def _gather_multiples(
     dims: Sequence[IterationDim], lane: int, index_lane: int, lanes: int
 ) -> dict[int, int]:
     multiples = {lane: lanes}
-    if index_lane != lane and dims[index_lane].extent > INDEX_STICK:
-        if dims[index_lane].extent % INDEX_STICK:
+    if index_lane != lane:  # each core reads whole sticks of the index
+        extent = dims[index_lane].extent
+        if extent > INDEX_STICK and extent % INDEX_STICK:
             raise LoweringError("an index in sticks that are not whole")
-        multiples[index_lane] = INDEX_STICK
+        multiples[index_lane] = min(extent, INDEX_STICK)
     return multiples
 
 

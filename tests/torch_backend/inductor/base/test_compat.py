@@ -87,6 +87,8 @@ def test_each_name_that_compat_imports_is_used():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module == compat.__name__:
                 used |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "compat":
+                used.add(node.attr)
     assert imported - {"annotations"} - used == set()
 
 
