@@ -48,6 +48,7 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
 from spyre.torch_backend.inductor.lowering.decompositions import (
     GRAPH_PASSES,
     RUN,
+    SEQUENCES,
     decompositions,
     functional_kernels,
     lower_run,
@@ -235,8 +236,18 @@ def whole_operations() -> dict[Any, Callable[..., Any]]:
     in_float64 = {getattr(packet, name) for packet in packets for name in packet.overloads()}
     known = functional_kernels().keys() | decompositions().keys() | in_float64
     with compat.inductor_config.patch(fallback_random=True):
-        table = {op: fn for op, fn in compat.select_decomp_table().items() if op not in known}
-    return _Decompositions(table, whole_operations)
+        whole = compat.select_decomp_table()
+    table = {op: decompose for op, decompose in whole.items() if op not in known}
+    made = {
+        op: functools.partial(_on_other_devices, whole[op]) for op in set(SEQUENCES) - in_float64
+    }
+    return _Decompositions(table | made, whole_operations)
+
+
+def _on_other_devices(decompose: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Decompose an operation that makes a tensor of numbers, unless it makes it on spyre."""
+    device = torch.device(named.get("device") or torch.get_default_device())
+    return NotImplemented if device.type == "spyre" else decompose(*args, **named)
 
 
 def take_sizes(model: torch.fx.GraphModule) -> None:
