@@ -332,8 +332,9 @@ def nonzero(args: Arguments) -> torch.Tensor:
 def isin(args: Arguments) -> torch.Tensor:
     """aten::isin.Tensor_Tensor_out: compare every element with every test element."""
     if isinstance(args.out, torch.Tensor) and args.out.dtype != torch.bool:
-        found = str(args.out.dtype).removeprefix("torch.")
-        raise RuntimeError(f"Expected out tensor to have dtype bool, but got {found} instead")
+        given = (args.elements, args.test_elements, args.out)
+        *tests, out = (torch.empty(0, dtype=t.dtype) for t in given)
+        torch.isin(*tests, out=out)  # raises torch's error
     matches = (args.elements.unsqueeze(-1) == args.test_elements.reshape(-1)).any(-1)
     return copy_into(args.out, ~matches if args.invert else matches)
 

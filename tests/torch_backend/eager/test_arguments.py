@@ -98,6 +98,7 @@ CALLS = {
     "batch_norm of a running variance of rank 2": lambda x, d: torch.ops.aten.native_batch_norm(
         x, x[0], x[0], x[0], x[:1], False, 0.1, 1e-5
     ),
+    "isin into floats": lambda x, d: torch.isin(x, x, out=zeros(3, 4, dtype=HALF, device=d)),
     "zeros beyond all bytes": lambda x, d: torch.zeros(2**40, 2**40, device=d),
 }
 
