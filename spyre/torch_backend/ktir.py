@@ -51,7 +51,9 @@ class KtirFunction:
         self.program, self.name = program, name
         self.arguments = program.arguments(name)
         self._traces: Traces = LruCache(MOST_LOADED)
-        self._loaded: LruCache[int, tuple[LoadedKernel, torch.Tensor]] = LruCache(MOST_LOADED)
+        self._loaded: LruCache[tuple[int, int, int], tuple[LoadedKernel, torch.Tensor]] = LruCache(
+            MOST_LOADED
+        )
 
     def __call__(self, *values: Any) -> None:
         """LaunchError SPY342 for values that do not fit the arguments; errors of the trace."""
@@ -90,7 +92,7 @@ class KtirFunction:
         card = buffers[0].card
         numerics = card.device.numerics
         traced = traced_function(self.program, self.name, pointers, numbers, numerics, self._traces)
-        key = hash((id(traced), id(card), card.device.resets))
+        key = (id(traced), id(card), card.device.resets)
         loaded, table = self._loaded.get_or_make(key, lambda: _load(traced, card, buffers[0]))
         buffers.append(buffer_of(table))
         launch = Launch({k: buffer.tensor for k, buffer in enumerate(buffers)}, None)
