@@ -135,8 +135,8 @@ def _yields(region: Region) -> tuple[str, ...]:
 
 
 def _carried_numbers(site: Site) -> dict[str, str]:
-    """Arguments of a loop that are numbers known now in every trip, with what they become: what
-    is computed of the induction variable, each other, and numbers from outside.
+    """Arguments of a loop whose numbers are known before it runs, with the values that replace them:
+    those computed from the induction variable, each other, and numbers from outside the loop.
     """
     region, scope = site.op.regions[0], site.tracer.found
     induction, *names = (str(name) for name, _ in region.arguments)
