@@ -135,7 +135,7 @@ def _yields(region: Region) -> tuple[str, ...]:
 
 
 def _carried_numbers(site: Site) -> dict[str, str]:
-    """Arguments of a loop whose numbers are known before it runs, with the values that replace them:
+    """Arguments of a loop whose numbers are known before it runs, with the values in their place:
     those computed from the induction variable, each other, and numbers from outside the loop.
     """
     region, scope = site.op.regions[0], site.tracer.found
