@@ -162,7 +162,7 @@ def reduced(site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...]) ->
 
 
 def is_identity(value: float, combiner: str) -> bool:
-    """True for a number that does not change what it is combined with."""
+    """True for the neutral number of an operation, such as 0 of a sum."""
     return value == IDENTITIES[combiner] or (
         combiner in ("maximum", "minimum")
         and abs(value) >= LOWEST

@@ -191,7 +191,7 @@ class Tracer:
                 )  # fmt: skip
 
     def found(self, name: str) -> Value | Pending | None:
-        """What a name is now; None for one that is not in scope."""
+        """The current value of a name; None if it is not in scope."""
         return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def scope_of(self, name: str) -> dict[str, Value | Pending]:
@@ -598,7 +598,7 @@ class Site:
 
 
 def computes_numbers(op: TileOp) -> bool:
-    """True for an operation on scalars; what is inside of it aside."""
+    """True for an operation on scalars; operations in its regions are not looked at."""
     types = [t for key, t in op.fields.items() if key[0] == "!"]
     flat = [x for t in types for x in (t if isinstance(t, tuple) else (t,))]
     return op.name.startswith(_NUMBERS) and not any(t.is_shaped for t in flat)
