@@ -645,9 +645,11 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload):
             node.meta.pop("should_fallback", None)
-        elif not _is_lowered(node) and (_is_on_spyre(node) or _is_host_number(node)):
-            if node.target not in compat.lowering.lowerings:
-                compat.lowering.make_fallback(node.target, warn=False, override_decomp=True)
+            continue
+        # Inductor's own fallbacks refuse operations with a decomposition where CI is set.
+        if node.target not in compat.lowering.lowerings:
+            compat.lowering.make_fallback(node.target, warn=False, override_decomp=True)
+        if not _is_lowered(node) and (_is_on_spyre(node) or _is_host_number(node)):
             node.meta["should_fallback"] = True
 
 
