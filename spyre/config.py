@@ -25,6 +25,11 @@ class Variable:
         return os.environ.get(self.name, "") or self.default
 
     @property
+    def is_set(self) -> bool:
+        """Whether the variable is set, if only to the empty text."""
+        return self.name in os.environ
+
+    @property
     def is_on(self) -> bool:
         """Return False for 0, false, off and no, in any case, and True for all other values."""
         return self.read().strip().lower() not in ("0", "false", "off", "no")
@@ -58,6 +63,12 @@ NUMERICS = Variable(
 )
 VECTOR_WIDTH = Variable(
     "SPYRE_VECTOR_WIDTH", "", "float32 lanes of the matmul microkernel: 8 or 16; default: CPU's"
+)
+NUMBA_CPU_NAME = Variable(
+    "NUMBA_CPU_NAME", "", "processor that kernels are compiled for, by LLVM's name; default: this"
+)
+NUMBA_CPU_FEATURES = Variable(
+    "NUMBA_CPU_FEATURES", "", "its features, such as +avx2,-avx512f; default: this CPU's"
 )
 SCHEDULER = Variable(
     "SPYRE_SCHEDULER",

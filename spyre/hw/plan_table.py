@@ -287,6 +287,10 @@ counters and float32 buffers of the thread; and plain addresses. Copies have the
 place of base addresses."""
 
 
+NO_MEMORY = -2
+"""Fault word of a kernel for which the host has no memory."""
+
+
 def entry_source(name: str, parameters: Sequence[str], reports_faults: bool) -> str:
     """Source of the C entry ``name`` of the function ``kernel`` with these parameters.
 

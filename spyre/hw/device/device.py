@@ -188,6 +188,8 @@ class Executor:
         return background.drive(rows, linked.tables, memory, scratch, first, last, self._fault)
 
     def _fault_of(self, linked: LinkedProgram, dispatch: int) -> DeviceFault:
+        if self._fault[0] == tb.NO_MEMORY:
+            raise MemoryError("a kernel has no memory on the host")
         address = device_address(int(self._fault[0]) - 1)
         if linked.tables[linked.dispatch[dispatch, 0], tb.KIND] == tb.REQUANTIZE_KIND:
             return overflow_fault(linked, dispatch, address)
@@ -197,18 +199,16 @@ class Executor:
 def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[object, ...]]:
     """The compiled driver to call, and its last arguments."""
     if sanitizer is None:
-        return _plain_driver(), ()
-    from spyre.hw.kernels.checked_driver import drive_checked
-
-    return drive_checked, sanitizer.driver_arguments
+        return _compiled_driver("driver.drive"), ()
+    return _compiled_driver("checked_driver.drive_checked"), sanitizer.driver_arguments
 
 
 @cache
-def _plain_driver() -> Callable[..., int]:
-    """The driver, imported when a program first runs, since it loads numba."""
-    from spyre.hw.kernels.driver import drive
+def _compiled_driver(name: str) -> Callable[..., int]:
+    """A driver, loaded when a program first runs."""
+    from spyre.hw.kernels.machine_code import entry_of
 
-    return drive
+    return entry_of(name).function
 
 
 _WORD_BYTES = 4
@@ -483,7 +483,7 @@ _ROWS = (1, 512)
 
 def warm_transfers(device: Device) -> None:
     """Compile or load the copies between host and ``device``, and its thread pool."""
-    from spyre.hw.kernels.parallel_compile import TRANSFER, entry_of
+    from spyre.hw.kernels.machine_code import TRANSFER, entry_of
 
     _ = entry_of(TRANSFER).address  # compiles or loads it
     for rows in _ROWS:
@@ -514,7 +514,8 @@ def warm_program(
     linked to run. SpyreErrors of ``link`` are ignored here and raised by that linking.
     ``is_interpreted``: compile in the background if ``device`` can interpret the program meanwhile.
     """
-    from spyre.hw.kernels.parallel_compile import TRANSFER, compile_together, entry_of
+    from spyre.hw.kernels.machine_code import TRANSFER, entry_of
+    from spyre.hw.kernels.parallel_compile import compile_together
 
     if entry_of(TRANSFER).is_ready:
         return

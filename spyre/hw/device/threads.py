@@ -62,8 +62,9 @@ class ThreadPool:
 
     def _start_worker(self, worker: int) -> int:
         """Start one worker; returns its kernel thread id."""
-        from spyre.hw.kernels.pool import serve
+        from spyre.hw.kernels.machine_code import entry_of
 
+        serve = entry_of("pool.serve").function
         semaphore = self.block + 8 * (tb.POOL_SEMAPHORES + worker * tb.SEMAPHORE_WORDS)
         _libc.sem_init(ctypes.c_void_p(semaphore), 0, 0)
         words, scratch = self._words, np.zeros(tb.SCRATCH_BYTES, np.uint8)

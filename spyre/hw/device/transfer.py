@@ -58,26 +58,31 @@ def execute_transfer(
 
 
 def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
-    from spyre.hw.kernels.pool import run_job
-    from spyre.hw.kernels.transfer import run, run_transfer
+    from spyre.hw.kernels.machine_code import TRANSFER, entry_of
 
+    run = entry_of(TRANSFER)
     if not run.is_loaded and _is_interpreted(plan):
         from spyre.hw.interpreter import background
 
         background.transfer(plan.table, host, device, plan.units)
         return
     if pool.threads == 1 or plan.units < 2 or plan.size_bytes < _PARALLEL_BYTES:
-        run_transfer(run.address, plan.address, host, device, 0, plan.units)
-        return
-    pool.prepare()
-    chunks = min(plan.units, pool.threads * tb.CHUNKS_PER_THREAD)
-    run_job(pool.block, 0, run.address, plan.address, host, device, plan.units, chunks)
+        run_transfer = entry_of("transfer.run_transfer").function
+        status = run_transfer(run.address, plan.address, host, device, 0, plan.units)
+    else:
+        pool.prepare()
+        chunks = min(plan.units, pool.threads * tb.CHUNKS_PER_THREAD)
+        run_job = entry_of("pool.run_job").function
+        copy = run.address, plan.address, host, device
+        status = run_job(pool.block, 0, *copy, plan.units, chunks)
+    if status == tb.NO_MEMORY:
+        raise MemoryError("a copy has no memory on the host")
 
 
 def _is_interpreted(plan: TransferPlan) -> bool:
     """Return True if the copy is to be interpreted while its kernel is being compiled."""
     from spyre.hw.interpreter.background import background_compiler, copy_seconds
-    from spyre.hw.kernels.parallel_compile import TRANSFER
+    from spyre.hw.kernels.machine_code import TRANSFER
 
     return background_compiler.should_interpret(
         (TRANSFER,), copy_seconds(plan.size_bytes // STICK_BYTES)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,17 +88,18 @@ MAX_STEPS = 2000
 """Most steps of a linking or relocating loop that is run by Python."""
 
 
-def compiled_or_interpreted(function: Any, steps: int) -> Any:
-    """``function``, which is under `spyre.hw.kernels.jit.kernel`, or its interpreted form if it is
-    not compiled yet and the call takes at most `MAX_STEPS` steps.
+def compiled_or_interpreted(name: str, steps: int) -> Callable[..., Any]:
+    """The function ``name`` of `spyre.hw.kernels.machine_code.DRIVER`, or its interpreted form if
+    it is not compiled yet and the call takes at most `MAX_STEPS` steps.
     """
-    if function.overloads or steps > MAX_STEPS or not config.MEANWHILE.is_on:
-        return function
-    from spyre.hw.kernels.jit import is_kept
+    from spyre.hw.kernels.machine_code import entry_of
 
-    if is_kept(function.py_func):
-        return function
-    return kernels_of(function.__module__)[function.__name__]
+    entry = entry_of(name)
+    if steps > MAX_STEPS or not config.MEANWHILE.is_on or entry.is_ready:
+        return entry.function
+    module, _, function = entry.place.rpartition(".")
+    interpreted: Callable[..., Any] = kernels_of(module)[function]
+    return interpreted
 
 
 class BackgroundCompiler:

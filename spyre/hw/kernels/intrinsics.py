@@ -35,25 +35,6 @@ _PROBES = {
 }
 """By feature of x86: a function, and a text that its assembly contains if there is the feature."""
 
-LEVELS = {
-    "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
-    "x86-64-v3": frozenset({"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}),
-}
-"""Features of the levels of the x86-64 psABI, over those of the level before."""
-
-
-@cache
-def x86_level() -> str | None:
-    """The highest of `LEVELS` that the host has; None of none, or where another target is chosen.
-
-    A host with the features of the fourth level has those of the third.
-    """
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES is not None:
-        return None
-    features = llvm.get_host_cpu_features()
-    there = {name for name, is_there in features.items() if is_there}
-    return next((level for level, needed in LEVELS.items() if needed <= there), None)
-
 
 @cache
 def has_feature(name: str) -> bool:

@@ -15,24 +15,16 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numba import types
 
 from spyre import config
 from spyre.cache import PACKAGE
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.jit import Entry, cache_directory, is_kept
+from spyre.hw.kernels.machine_code import DRIVER as DRIVERS, TRANSFER, cache_directory, entry_of
 from spyre.hw.kernels.progress import compile_progress
-from spyre.hw.spec import MAX_OPERANDS
 from spyre.interrupts import interrupts
 
-TRANSFER, DRIVER = "transfer", "driver"
-_ENTRIES = {TRANSFER: "spyre.hw.kernels.transfer.run", **tb.KERNELS}
+DRIVER = "driver"
 JOBS = (*tb.KERNELS, TRANSFER, DRIVER)
 """Names of all kernels, of the copies and of the driver of both; the longest compilations first."""
 _WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
@@ -42,31 +34,10 @@ _POLL_SECONDS = 0.2
 _compiling = threading.Lock()
 
 
-@cache
-def entry_of(name: str) -> Entry:
-    """The C entry of a kernel or of the copies, by its name in `JOBS`."""
-    module, _, function = _ENTRIES[name].rpartition(".")
-    entry: Entry = getattr(import_module(module), function)
-    return entry
-
-
 def compile_driver() -> None:
     """Compile or load the functions that link, relocate and run programs and copies."""
-    from spyre.hw.kernels.driver import drive, place_dispatches
-    from spyre.hw.kernels.fusion import find_chains
-    from spyre.hw.kernels.pool import serve
-    from spyre.hw.kernels.transfer import run_transfer
-
-    # calling these two would wait, or copy
-    not_called: tuple[tuple[Any, int], ...] = ((serve, 3), (run_transfer, 6))
-    for function, arguments in not_called:
-        function.compile((types.int64,) * arguments)
-    nothing = np.zeros((0, tb.DISPATCH_WORDS), np.int64)
-    anchors = np.zeros((0, MAX_OPERANDS), np.int32)
-    row = np.zeros(0, np.int64)
-    place_dispatches(nothing, anchors, row, row.reshape(0, 0), nothing)
-    find_chains(nothing, nothing)
-    drive(nothing, nothing, row, 0, 0, 0, 1, 0, 0, np.zeros(1, np.int64))
+    for name in DRIVERS:
+        _ = entry_of(name).address
 
 
 def can_be_compiled_elsewhere() -> bool:
@@ -117,13 +88,11 @@ def _turn() -> Iterator[None]:
 
 def missing_of(names: Iterable[str]) -> list[str]:
     """Return the ``names`` of `JOBS` that are neither loaded nor on the disk."""
-    return [n for n in names if not (_is_driver_ready() if n == DRIVER else entry_of(n).is_ready)]
-
-
-def _is_driver_ready() -> bool:
-    from spyre.hw.kernels.driver import drive
-
-    return bool(drive.overloads) or is_kept(drive.py_func)  # type: ignore[attr-defined]
+    return [
+        name
+        for name in names
+        if not all(entry_of(each).is_ready for each in (DRIVERS if name == DRIVER else (name,)))
+    ]
 
 
 def compile_missing(names: Iterable[str]) -> None:

@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from functools import cache
-
-import numba.core.event
+from typing import Any
 
 from spyre import config
 
@@ -27,8 +26,8 @@ IDLE_SECONDS = 0.5
 _TICK_SECONDS = 0.1
 
 
-class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
-    """Listener to compilations of this package; a thread writes lines while they last."""
+class CompileProgress:
+    """Hears of compilations of this package; a thread writes lines while they last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +43,7 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
         self._done, self._wanted = 0, 0
         self._is_watched = False
 
-    def on_start(self, event: numba.core.event.Event) -> None:
+    def on_start(self, event: Any) -> None:
         if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
             self._enter()
 
@@ -56,7 +55,7 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
                 self._begin = time.monotonic()
                 threading.Thread(target=self._watch, name="spyre-progress", daemon=True).start()
 
-    def on_end(self, event: numba.core.event.Event) -> None:
+    def on_end(self, event: Any) -> None:
         if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
             self._leave()
 
@@ -147,7 +146,5 @@ def _write(text: str, on_file: bool = True, last: bool = False) -> None:
 
 @cache
 def compile_progress() -> CompileProgress:
-    """The listener of this process, registered at the first call."""
-    progress = CompileProgress()
-    numba.core.event.register("numba:compile", progress)
-    return progress
+    """The one of this process; :mod:`.jit` passes it what numba reports."""
+    return CompileProgress()

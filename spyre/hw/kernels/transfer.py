@@ -6,6 +6,8 @@ exact. Used by :mod:`spyre.hw.kernels.transfer`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import carray
 
@@ -375,6 +377,6 @@ run = entry(transfer_units)
 @kernel
 def run_transfer(
     function: int, table: int, host: int, device: int, scratch: int, units: int
-) -> None:
-    """The whole copy on this thread."""
-    call_entry(function, table, host, device, scratch, 0, units)
+) -> Any:
+    """The whole copy on this thread; 0 or a fault word."""
+    return call_entry(function, table, host, device, scratch, 0, units)

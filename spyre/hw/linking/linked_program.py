@@ -391,20 +391,22 @@ def move(linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = (
     return moved
 
 
+_PLACE = "driver.place_dispatches"
+
+
 def place_rows(code: LinkedCode, bases: Int64Array) -> Int64Array:
     """Dispatches of many launches one behind another, bases as host offsets; see `move`.
 
     ``bases``: addresses of the allocations, [launch, allocation] → [launch · dispatch,
     tb.DISPATCH_WORDS].
     """
-    from spyre.hw.kernels.driver import place_dispatches
+    from spyre.hw.kernels.machine_code import entry_of
 
-    dispatch = code.dispatch
-    place = place_dispatches
-    if not place.overloads:  # type: ignore[attr-defined]
+    dispatch, place = code.dispatch, entry_of(_PLACE).loaded
+    if place is None:
         from spyre.hw.interpreter.background import compiled_or_interpreted
 
-        place = compiled_or_interpreted(place, len(bases) * len(dispatch))
+        place = compiled_or_interpreted(_PLACE, len(bases) * len(dispatch))
     rows = np.empty((len(bases) * len(dispatch), tb.DISPATCH_WORDS), np.int64)
     place(dispatch, code.base_allocations, code.bases, bases, rows)
     return rows
@@ -457,7 +459,8 @@ def entry_addresses(kinds: Iterable[int]) -> Int64Array:
     Kernels are compiled, or loaded from the disk cache, on first use; several at a time where
     there are CPUs.
     """
-    from spyre.hw.kernels.parallel_compile import compile_together, entry_of  # import numba
+    from spyre.hw.kernels.machine_code import entry_of  # import LLVM
+    from spyre.hw.kernels.parallel_compile import compile_together
     from spyre.hw.kernels.progress import compile_progress
 
     wanted = list(kinds)

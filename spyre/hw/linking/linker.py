@@ -452,11 +452,7 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
     long = (kinds == tb.ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > tb.STRIP_STICKS)
     if not np.any(long):
         return False
-    from spyre.hw.kernels.fusion import find_chains
+    from spyre.hw.interpreter.background import compiled_or_interpreted
 
-    find = find_chains
-    if not find.overloads:  # type: ignore[attr-defined]
-        from spyre.hw.interpreter.background import compiled_or_interpreted
-
-        find = compiled_or_interpreted(find, len(dispatch))
+    find = compiled_or_interpreted("fusion.find_chains", len(dispatch))
     return bool(find(tables, dispatch))
