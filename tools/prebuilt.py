@@ -16,8 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from spyre.hw.kernels.intrinsics import LEVELS, x86_level
-from spyre.hw.kernels.jit import SHIPPED
+from spyre.hw.kernels.machine_code import LEVELS, SHIPPED, x86_level
 
 EXAMPLES = ("softmax", "add_loop")
 RUN = (sys.executable, "-m", "spyre.cli.run")
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"compiling for {level}", flush=True)
             compile_for(level, Path(cache))
         shutil.rmtree(SHIPPED, ignore_errors=True)
-        size_bytes = sum(ship(file) for file in Path(cache).glob("kernels-*/*.nb?"))
+        size_bytes = sum(ship(file) for file in Path(cache).glob("kernels-*/*.o"))
     print(f"{SHIPPED}: {size_bytes / 1e6:.1f} MB")
     return 0
 

@@ -18,7 +18,6 @@ import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
 from numba import carray, types
-from numba.core import event
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
@@ -29,7 +28,6 @@ from numba.np.arrayobj import make_array, populate_array
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels import intrinsics
 from spyre.hw.kernels.machine_code import CHECKED_DRIVER, PLACES, collecting_later
-from spyre.hw.kernels.progress import compile_progress
 from spyre.interrupts import interrupts
 
 TESTED_VERSIONS = ("0.68.1",)
@@ -53,19 +51,6 @@ _ARGUMENTS[CHECKED_DRIVER] = (
     *_ARGUMENTS["driver.drive"], *[_WORDS] * 2, *[_ROWS] * 3, *[_WORDS] * 3, _ROWS,
     *[types.uint32[::1]] * 2, types.int64,
 )  # fmt: skip
-
-
-class _Listener(event.Listener):  # type: ignore[misc]
-    """Passes what numba compiles to the progress lines."""
-
-    def on_start(self, event: Any) -> None:
-        compile_progress().on_start(event)
-
-    def on_end(self, event: Any) -> None:
-        compile_progress().on_end(event)
-
-
-event.register("numba:compile", _Listener())
 
 
 class LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
@@ -191,8 +176,8 @@ define void @NRT_MemInfo_call_dtor(ptr %block) noinline {
 _EXTERNAL = frozenset(
     {
         "malloc", "free", "memset", "memcpy", "memmove", "sqrtf", "sem_wait", "sem_post",
-        "sched_yield", "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_NoMemory", "PyErr_BadArgument",
-        "PyLong_AsLongLong", "PyLong_FromLongLong",
+        "sched_yield", "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_NoMemory",
+        "PyErr_BadArgument", "PyLong_AsLongLong", "PyLong_FromLongLong",
     }
 )  # fmt: skip
 """Functions of the process that object files call."""
@@ -242,23 +227,28 @@ class _ObjectFunction(_FunctionCompiler):  # type: ignore[misc]
 
 
 def compile_object(place: str) -> tuple[bytes, bytes]:
-    """Compile the function ``place`` (module and name); returns object file and LLVM module.
-
-    NotImplementedError if it needs something of numba's runtime.
-    """
+    """Compile the function ``place`` (module and name); returns the same as `object_of`."""
     module, _, name = place.rpartition(".")
     function = getattr(import_module(module), name)
     short = next(short for short, each in PLACES.items() if each == place)
-    arguments = _ARGUMENTS.get(short)
+    return object_of(getattr(function, "py_func", function), _ARGUMENTS.get(short), place)
+
+
+def object_of(function: Any, arguments: Any, symbol: str) -> tuple[bytes, bytes]:
+    """Compile a function; returns an object file and the optimised LLVM module it is made of.
+
+    ``arguments``: types of those that Python passes, None for a kernel's entry. NotImplementedError
+    if it needs something of numba's runtime.
+    """
     with global_compiler_lock:
         if arguments is None:
             made = _compiled(function, ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type, {})
-            wrapper = _c_function(made, place)
+            wrapper = _c_function(made, symbol)
         else:
-            made = _compiled(function.py_func, arguments, None, _OPTIONS)
-            wrapper = _python_function(made, place)
+            made = _compiled(function, arguments, None, _OPTIONS)
+            wrapper = _python_function(made, symbol)
         library = made.library
-        library.symbol = place
+        library.symbol = symbol
         library.add_ir_module(wrapper)
         library.add_llvm_module(llvm.parse_assembly(_MEMORY))
         library.finalize()

@@ -19,7 +19,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from spyre.cache import (
 )
 from spyre.files import atomic_write
 from spyre.hw import plan_table as tb
+from spyre.hw.kernels.progress import compile_progress
 from spyre.interrupts import interrupts
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -195,13 +196,27 @@ def is_kept(place: str) -> bool:
 
 def read_object(place: str) -> bytes:
     """The object file of a function; empty if there is none that can be used."""
-    for path in _places(place):
-        with suppress(FileNotFoundError, PermissionError):
-            content = read_kept(path)
-            digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-            if hashlib.sha256(code).digest() == digest:
-                return code
-            warn_damaged()
+    return next(filter(None, map(_read, _places(place))), b"")
+
+
+def read_module(place: str) -> bytes:
+    """The optimised LLVM module that the object file of a function was made of, likewise."""
+    return next((_read(path.with_suffix(".bc")) for path in _places(place)), b"")
+
+
+def _read(path: Path) -> bytes:
+    """The content behind its digest; empty where it is missing, damaged or of other users."""
+    try:
+        content = read_kept(path)
+    except (FileNotFoundError, PermissionError):
+        return b""
+    except OSError as error:
+        warn_uncached(error.strerror or str(error))
+        return b""
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if hashlib.sha256(code).digest() == digest:
+        return code
+    warn_damaged()
     return b""
 
 
@@ -305,7 +320,8 @@ class Entry:
         if not code:
             from spyre.hw.kernels.jit import compile_object
 
-            code, module = compile_object(self.place)
+            with compile_progress().compiling():
+                code, module = compile_object(self.place)
             keep_object(self.place, code, module)
         _engine().add_object_file(llvm.ObjectFileRef.from_data(code))
         address: int = _engine().get_function_address(self.place)

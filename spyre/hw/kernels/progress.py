@@ -1,8 +1,7 @@
 """Progress lines on standard error while kernels are compiled, once per machine and version: this
 takes seconds to a minute, in which the program would seem to hang.
 
-numba reports every function that it compiles, but not those it loads. Compilations that take less
-than a second in all are not shown, and SPYRE_PROGRESS=0 shows none.
+Compilations that take less than a second in all are not shown, and SPYRE_PROGRESS=0 shows none.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 from spyre import config
 
@@ -27,7 +26,7 @@ _TICK_SECONDS = 0.1
 
 
 class CompileProgress:
-    """Hears of compilations of this package; a thread writes lines while they last."""
+    """Compilations of this process; a thread writes lines while they last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,15 +36,20 @@ class CompileProgress:
 
     def _start_again(self) -> None:
         self._lock = threading.Lock()
-        self._depth = 0  # functions that are being compiled for each other
+        self._depth = 0  # compilations that have begun and not ended
         self._begin = self._last = 0.0
         self._kinds = ""
         self._done, self._wanted = 0, 0
         self._is_watched = False
 
-    def on_start(self, event: Any) -> None:
-        if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
-            self._enter()
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Show that a kernel is compiled, as long as the block lasts."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
 
     def _enter(self) -> None:
         with self._lock:
@@ -55,10 +59,6 @@ class CompileProgress:
                 self._begin = time.monotonic()
                 threading.Thread(target=self._watch, name="spyre-progress", daemon=True).start()
 
-    def on_end(self, event: Any) -> None:
-        if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
-            self._leave()
-
     def _leave(self) -> None:
         with self._lock:
             self._depth -= 1
@@ -66,14 +66,13 @@ class CompileProgress:
 
     def elsewhere(self, names: Iterable[str], count: int) -> Iterator[str]:
         """Yield ``names`` of the ``count`` kernels that other processes compile, as each begins."""
-        self._enter()
-        try:
-            for done, name in enumerate(names):
-                self._kinds, self._done, self._wanted = f" ({name})", done, count
-                yield name
-        finally:
-            self._kinds, self._wanted = "", 0
-            self._leave()
+        with self.compiling():
+            try:
+                for done, name in enumerate(names):
+                    self._kinds, self._done, self._wanted = f" ({name})", done, count
+                    yield name
+            finally:
+                self._kinds, self._wanted = "", 0
 
     def report_background(self) -> None:
         """Write, once, that a background process compiles kernels."""
@@ -146,5 +145,5 @@ def _write(text: str, on_file: bool = True, last: bool = False) -> None:
 
 @cache
 def compile_progress() -> CompileProgress:
-    """The one of this process; :mod:`.jit` passes it what numba reports."""
+    """The one of this process."""
     return CompileProgress()

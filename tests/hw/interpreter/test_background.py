@@ -24,8 +24,8 @@ from spyre.hw.interpreter.background import (
     BackgroundCompiler,
     interpreted_seconds,
 )
-from spyre.hw.kernels import parallel_compile, transfer
-from spyre.hw.kernels.jit import Entry
+from spyre.hw.kernels import machine_code, parallel_compile
+from spyre.hw.kernels.machine_code import TRANSFER, Entry
 from spyre.runtime.run.session import RunOptions, Session
 from tests.hw.harness import engine
 from tests.hw.plans.test_pages import linked, table_of_pages
@@ -154,14 +154,17 @@ def test_large_programs_are_too_slow() -> None:
 @pytest.fixture
 def cold(background: Background, monkeypatch: pytest.MonkeyPatch) -> Background:
     """No copies are loaded either."""
-    monkeypatch.setattr(transfer, "run", Entry(transfer.run._function))
     monkeypatch.setattr(background_module, "background_compiler", BackgroundCompiler())
     known = parallel_compile.entry_of
+    copies = Entry(known(TRANSFER).place)
 
     def entry_of(name: str) -> SimpleNamespace:
         return SimpleNamespace(is_ready=name in background.ready, address=known(name).address)
 
     monkeypatch.setattr(parallel_compile, "entry_of", entry_of)
+    monkeypatch.setattr(
+        machine_code, "entry_of", lambda name: copies if name == TRANSFER else known(name)
+    )
     return background
 
 
@@ -225,8 +228,8 @@ def test_the_background_compiles_what_it_is_asked_for(
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
     process = background_module._start(["copying"])
     assert process.wait(timeout=300) == 0
-    names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.nbi")}
-    assert "movement.run_copying" in names
+    names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.o")}
+    assert "movement.run_copy" in names
     assert not any("elementwise" in name for name in names)
 
 

@@ -13,9 +13,8 @@ import pytest
 
 from spyre.errors import LaunchError
 from spyre.hw.device import Device, warm_program
-from spyre.hw.kernels import jit, parallel_compile
-from spyre.hw.kernels.families.movement import run_copy
-from spyre.hw.kernels.jit import Entry
+from spyre.hw.kernels import machine_code, parallel_compile
+from spyre.hw.kernels.machine_code import Entry, entry_of
 from tests.interrupts import interruptible
 
 ECHO = """
@@ -49,9 +48,10 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         asked.append(names)
         return names
 
-    monkeypatch.setattr(
-        parallel_compile, "entry_of", lambda name: SimpleNamespace(is_ready=name == "copying")
-    )
+    for module in (machine_code, parallel_compile):
+        monkeypatch.setattr(
+            module, "entry_of", lambda name: SimpleNamespace(is_ready=name == "copying")
+        )
     monkeypatch.setattr(parallel_compile, "compiled_elsewhere", compiled)
     monkeypatch.setenv("SPYRE_NUM_THREADS", "2")
     return asked
@@ -107,12 +107,14 @@ def test_a_program_that_cannot_be_linked_fails_when_it_runs(elsewhere: list[list
 
 
 def test_kernels_that_are_kept_are_ready(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_copy.address
-    again = Entry(run_copy._function)
-    assert run_copy.is_ready
+    assert entry_of("copying").address
+    again = Entry(entry_of("copying").place)
+    assert entry_of("copying").is_ready
     assert again.is_ready
-    for directory in (str(tmp_path), None):
-        monkeypatch.setattr(jit, "cache_directory", lambda _, directory=directory: directory)
+    for directory in (tmp_path, None):
+        monkeypatch.setattr(
+            machine_code, "cache_directory", lambda _, directory=directory: directory
+        )
         assert not again.is_ready
 
 

@@ -6,19 +6,13 @@ import io
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from spyre.hw.kernels import progress as module
-from spyre.hw.kernels.progress import CompileProgress, compile_progress
+from spyre.hw.kernels import machine_code, progress as module
+from spyre.hw.kernels.progress import CompileProgress
 
 HINT = "(spyre warm compiles those of all programs)"
-
-
-def event_of(name, package="spyre.hw.kernels"):
-    function = SimpleNamespace(__name__=name, __module__=package)
-    return SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=function)})
 
 
 @pytest.fixture
@@ -37,13 +31,10 @@ def said(monkeypatch, capsys):
     return text
 
 
-def compile_for(progress, seconds, *events, until=lambda: True):
-    for event in events:
-        progress.on_start(event)
-    time.sleep(seconds)
-    wait_for(until, "no line is written")
-    for event in reversed(events):
-        progress.on_end(event)
+def compile_for(progress, seconds, until=lambda: True):
+    with progress.compiling():
+        time.sleep(seconds)
+        wait_for(until, "no line is written")
     wait_for(lambda: not is_watching(), "it watches for ever")
 
 
@@ -63,7 +54,7 @@ def test_a_long_wait_is_named_and_its_end(said):
     progress = CompileProgress()
     for number in progress.numbered([7, 9]):
         if number == 9:
-            compile_for(progress, 0.0, event_of("run_chunks"), event_of("load"), until=said)
+            compile_for(progress, 0.0, until=said)
     first, last = said().splitlines()
     assert first == f"compiling kernels: 2 of 2, 0 s {HINT}"
     assert last.startswith("kernels compiled in 0 s, kept in ")
@@ -81,24 +72,21 @@ def test_what_other_processes_compile_is_named(said):
     progress = CompileProgress()
     for _ in progress.elsewhere(["matmul", "topk"], 3):
         wait_for(said, "no line is written")
-    compile_for(progress, 0.0)
+    wait_for(lambda: not is_watching(), "it watches for ever")
     first, last = said().splitlines()
     assert first == f"compiling kernels: 1 of 3 (matmul), 0 s {HINT}"
     assert last.startswith("kernels compiled in 0 s, kept in ")
 
 
-def test_a_short_one_and_other_packages_are_not(said, monkeypatch):
-    progress = CompileProgress()
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "SILENT_SECONDS", 600.0)
-        compile_for(progress, 0.0, event_of("load"))
-    compile_for(progress, 0.15, event_of("theirs", "another.package"))
+def test_a_short_one_is_not(said, monkeypatch):
+    monkeypatch.setattr(module, "SILENT_SECONDS", 600.0)
+    compile_for(CompileProgress(), 0.0)
     assert said() == ""
 
 
 def test_nothing_is_said_where_nobody_wants_it(said, monkeypatch):
     monkeypatch.setenv("SPYRE_PROGRESS", "0")
-    compile_for(CompileProgress(), 0.15, event_of("load"))
+    compile_for(CompileProgress(), 0.15)
     assert said() == ""
 
 
@@ -111,27 +99,16 @@ def test_a_stream_that_cannot_be_written_harms_nothing(said, monkeypatch, closed
         stream.close()
         monkeypatch.setattr(sys, "stderr", stream)
     progress = CompileProgress()
-    compile_for(progress, 0.15, event_of("load"))
+    compile_for(progress, 0.15)
     assert not progress._is_watched
 
 
-def test_it_listens_to_the_compiler(tmp_path):
-    """Numba reports the compilation of a kernel."""
-    from numba import njit
-
-    heard = []
-    listener = compile_progress()
-
-    def twice(x):
-        return x + x
-
-    twice.__module__ = "spyre.made_up"
-    before = listener._depth
-    real = listener.on_start
-    listener.on_start = lambda event: (heard.append(event.data["dispatcher"]), real(event))
-    try:
-        njit(twice)(2)
-    finally:
-        del listener.on_start
-    assert [each.py_func for each in heard] == [twice]
-    assert listener._depth == before
+def test_a_kernel_that_is_compiled_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    shown = []
+    monkeypatch.setattr(CompileProgress, "_enter", lambda self: shown.append("begin"))
+    monkeypatch.setattr(CompileProgress, "_leave", lambda self: shown.append("end"))
+    monkeypatch.setattr(machine_code, "cache_directory", lambda module: tmp_path)
+    for _ in range(2):
+        assert machine_code.Entry("spyre.hw.kernels.transfer.run_transfer").address
+    assert shown == ["begin", "end"]
