@@ -48,8 +48,8 @@ _ARGUMENTS = {
 }
 """Types of the arguments of functions that Python calls. Arrays are contiguous."""
 _ARGUMENTS[CHECKED_DRIVER] = (
-    *_ARGUMENTS["driver.drive"], *[_WORDS] * 2, *[_ROWS] * 3, *[_WORDS] * 3, _ROWS,
-    *[types.uint32[::1]] * 2, types.int64,
+    *_ARGUMENTS["driver.drive"], *[_WORDS] * 2, *[_ROWS] * 3, *[_WORDS] * 3,
+    types.int64[:, :, ::1], *[types.uint32[::1]] * 2, types.int64,
 )  # fmt: skip
 
 
