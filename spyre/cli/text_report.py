@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from spyre.hw.counters import Counters
     from spyre.runtime.run import ExecuteReport, RunResult
 
+Texts = Sequence[str]
+
 DELAY_S = 2.0
 
 
@@ -88,22 +90,58 @@ def rows_of(reports: Sequence[ExecuteReport], every: bool) -> tuple[tuple[str, E
     return tuple((f"{len(same)} of", _sum(same)) for same in kinds.values())
 
 
-def make_table(rows: Sequence[tuple[str, ExecuteReport]]) -> Table:
-    """The rich table, with a line of totals."""
+TITLES = (
+    "#", "operation", "shape", "cores", "runs", "HBM in", "HBM out", "LX in", "LX out", "work",
+    "host time",
+)  # fmt: skip
+_LEFT = ("operation", "shape")
+
+
+def cells_of(rows: Sequence[tuple[str, ExecuteReport]]) -> tuple[list[tuple[str, ...]], Texts]:
+    """The lines of the table of executes, and its line of totals."""
+    lines = [(label, r.op, r.shape, str(r.cores), *_numbers(r)) for label, r in rows]
+    totals = _numbers(_sum([report for _, report in rows])) if rows else [""] * 7
+    return lines, ("", "total", "", "", *totals)
+
+
+def make_table(lines: Sequence[Texts], totals: Texts) -> Table:
+    """The rich table of `cells_of`, with a line of totals."""
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(box=SIMPLE, show_footer=len(rows) > 1, pad_edge=False)
-    right = ("#", "cores", "runs", "HBM in", "HBM out", "LX in", "LX out", "work", "host time")
-    totals = _numbers(_sum([report for _, report in rows])) if rows else [""] * 7
-    footers = ("", "total", "", "", *totals)
-    titles = ("#", "operation", "shape", "cores", *right[2:])
-    for title, footer in zip(titles, footers, strict=True):
-        justify = "right" if title in right else "left"
+    table = Table(box=SIMPLE, show_footer=len(lines) > 1, pad_edge=False)
+    for title, footer in zip(TITLES, totals, strict=True):
+        justify = "left" if title in _LEFT else "right"
         table.add_column(title, footer=footer, justify=justify, no_wrap=title != "shape")  # type: ignore[arg-type]
-    for label, report in rows:
-        table.add_row(label, report.op, report.shape, str(report.cores), *_numbers(report))
+    for line in lines:
+        table.add_row(*line)
     return table
+
+
+def print_executes(lines: Sequence[Texts], totals: Texts) -> None:
+    """Print the table of executes; without rich, whose import takes 20 ms, where the lines are not
+    too long and their names are ASCII.
+    """
+    footer = [totals] if len(lines) > 1 else []
+    texts = [TITLES, *lines, *footer]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    length = sum(widths) + 3 * len(widths) - 3
+    names = "".join(name for line in lines for name in line[:3])
+    if length + 2 > _table_width() or not (names.isascii() and names.isprintable() and lines):
+        print_table(make_table(lines, totals))
+        return
+    rule = " " + "─" * length
+    head, *shown = [_line(line, widths) for line in texts]
+    end = [rule, shown.pop()] if footer else []
+    print("\n".join(["", head, rule, *shown, *end, ""]), file=terminal_of(sys.stdout))
+
+
+def _line(cells: Texts, widths: Sequence[int]) -> str:
+    padded = (
+        cell.ljust(width) if title in _LEFT else cell.rjust(width)
+        for title, cell, width in zip(TITLES, cells, widths, strict=True)
+    )
+    return f" {'   '.join(padded)}".rstrip()
 
 
 def _sum(reports: Sequence[ExecuteReport]) -> ExecuteReport:
@@ -198,7 +236,7 @@ def _print_executes(result: RunResult, options: ExecuteOptions) -> None:
     if options.verbose:
         _print_arguments(result)
     if options.verbose or not options.profile:
-        print_table(make_table(rows_of(result.executes, options.verbose)))
+        print_executes(*cells_of(rows_of(result.executes, options.verbose)))
     if result.interpreted:
         print("interpreted while kernels are compiled: host times are not those of later runs\n")
     for tensor, values in zip(result.output_tensors, result.outputs, strict=True):

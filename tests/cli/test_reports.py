@@ -16,7 +16,10 @@ from spyre.cli.text_report import (
     MAX_ROWS,
     ProgressBar,
     _statistics,
+    cells_of,
     make_table,
+    print_executes,
+    print_table,
     print_warnings,
     rows_of,
 )
@@ -78,12 +81,28 @@ class TestTable:
 
     def test_an_unknown_time_stays_unknown(self):
         reports = [report(0, "add"), report(1, "add", None)]
-        table = make_table(rows_of(reports, every=True))
+        table = make_table(*cells_of(rows_of(reports, every=True)))
         assert table.columns[-1].footer == "-"
         assert list(table.columns[-1].cells) == ["10 ns", "-"]
 
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_without_rich_it_is_the_same(self, capsys, count: int):
+        cells = cells_of([(str(9 * k), report(k, "add" * (k + 1))) for k in range(count)])
+        print_executes(*cells)
+        plain = capsys.readouterr().out
+        print_table(make_table(*cells))
+        assert plain == capsys.readouterr().out
+
+    @pytest.mark.parametrize("name", ["größer", "add" * 60, "\x1b[31m"])
+    def test_long_lines_and_other_letters_are_left_to_rich(self, capsys, name: str):
+        cells = cells_of([("0", report(0, name))])
+        print_executes(*cells)
+        plain = capsys.readouterr().out
+        print_table(make_table(*cells))
+        assert plain == capsys.readouterr().out
+
     def test_one_row_needs_no_total(self):
-        assert not make_table(rows_of([report(0, "add")], every=False)).show_footer
+        assert not make_table(*cells_of(rows_of([report(0, "add")], every=False))).show_footer
 
 
 class TestStatistics:
