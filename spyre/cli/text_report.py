@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
-from operator import add
+from operator import add, itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -106,16 +106,13 @@ def cells_of(rows: Sequence[tuple[str, ExecuteReport]]) -> tuple[list[tuple[str,
 
 def make_table(lines: Sequence[Texts], totals: Texts) -> Table:
     """The rich table of `cells_of`, with a line of totals."""
-    from rich.box import SIMPLE
-    from rich.table import Table
+    from spyre.runtime.drawing import Column, text_table
 
-    table = Table(box=SIMPLE, show_footer=len(lines) > 1, pad_edge=False)
-    for title, footer in zip(TITLES, totals, strict=True):
-        justify = "left" if title in _LEFT else "right"
-        table.add_column(title, footer=footer, justify=justify, no_wrap=title != "shape")  # type: ignore[arg-type]
-    for line in lines:
-        table.add_row(*line)
-    return table
+    columns: list[Column[Texts]] = [
+        Column(title, itemgetter(k), None if title in _LEFT else len)
+        for k, title in enumerate(TITLES)
+    ]
+    return text_table(columns, lines, {"shape"}, totals if len(lines) > 1 else None)
 
 
 def print_executes(lines: Sequence[Texts], totals: Texts) -> None:

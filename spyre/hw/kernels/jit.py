@@ -9,7 +9,7 @@ numba: processes that load it (:mod:`.machine_code`) do not import numba.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import import_module
 from typing import Any, TypeVar
@@ -27,10 +27,7 @@ from numba.np.arrayobj import make_array, populate_array
 
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels import intrinsics
-from spyre.hw.kernels.machine_code import CHECKED_DRIVER, PLACES, collecting_later
-from spyre.interrupts import interrupts
-
-TESTED_VERSIONS = ("0.68.1",)
+from spyre.hw.kernels.machine_code import CHECKED_DRIVER, PLACES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,8 +77,10 @@ class LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
 class LinkedCompiler(Compiler):  # type: ignore[misc]
     """numba's, into a `LinkedLibrary`."""
 
+    library = LinkedLibrary
+
     def compile_extra(self, function: Any) -> Any:
-        self.state.library = LinkedLibrary(self.state.targetctx.codegen(), function.__qualname__)
+        self.state.library = self.library(self.state.targetctx.codegen(), function.__qualname__)
         return super().compile_extra(function)
 
 
@@ -95,25 +94,17 @@ class KernelFunction(CPUDispatcher):  # type: ignore[misc]
     Called from Python, as tests do, it is compiled in every process.
     """
 
-    def compile(self, signature: Any) -> Any:
-        with interrupts, collecting_later():  # interrupted, numba would leave its locks held
-            return super().compile(signature)
-
     @cached_property
     def _linked(self) -> Any:
         """The function as other kernels call it."""
         return numba.njit(**_OPTIONS, **_LINKED)(self.py_func)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        if numba.__version__ not in TESTED_VERSIONS:
-            return super().get_call_template(args, kws)
         # for the types of the arguments, not for their constant values: LLVM propagates these once
         # the function is inlined
         return self._linked.get_call_template(tuple(map(types.unliteral, args)), kws)
 
     def get_overload(self, signature: Any) -> Any:
-        if numba.__version__ not in TESTED_VERSIONS:
-            return super().get_overload(signature)
         return self._linked.get_overload(signature)
 
 
@@ -209,12 +200,10 @@ class ObjectLibrary(LinkedLibrary):
         self.code, self.module = self._codegen._tm.emit_object(module), module.as_bitcode()
 
 
-class ObjectCompiler(Compiler):  # type: ignore[misc]
+class ObjectCompiler(LinkedCompiler):
     """numba's, into an `ObjectLibrary`."""
 
-    def compile_extra(self, function: Any) -> Any:
-        self.state.library = ObjectLibrary(self.state.targetctx.codegen(), function.__qualname__)
-        return super().compile_extra(function)
+    library = ObjectLibrary
 
 
 class _ObjectFunction(_FunctionCompiler):  # type: ignore[misc]
@@ -241,11 +230,13 @@ def object_of(function: Any, arguments: Any, symbol: str) -> tuple[bytes, bytes]
     if it needs something of numba's runtime.
     """
     with global_compiler_lock:
+        options = {"nopython": True, **(_OPTIONS if arguments else {})}
+        compiler = _ObjectFunction(function, cpu_target, options, {}, ObjectCompiler)
         if arguments is None:
-            made = _compiled(function, ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type, {})
+            made = compiler.compile(ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type)
             wrapper = _c_function(made, symbol)
         else:
-            made = _compiled(function, arguments, None, _OPTIONS)
+            made = compiler.compile(arguments, None)
             wrapper = _python_function(made, symbol)
         library = made.library
         library.symbol = symbol
@@ -255,32 +246,25 @@ def object_of(function: Any, arguments: Any, symbol: str) -> tuple[bytes, bytes]
     return library.code, library.module
 
 
-def _compiled(function: Any, arguments: Any, result: Any, options: dict[str, Any]) -> Any:
-    """numba's result for a function, without machine code."""
-    options = {"nopython": True, **options}
-    return _ObjectFunction(function, cpu_target, options, {}, ObjectCompiler).compile(
-        arguments, result
-    )
+_BYTE, _WORD = ir.IntType(8).as_pointer(), ir.IntType(64)
 
 
-def _callee(made: Any, module: Any) -> Any:
-    """The function that numba made, declared in another LLVM module."""
-    names = made.fndesc
-    kind = made.target_context.call_conv.get_function_type(names.restype, names.argtypes)
-    return ir.Function(module, kind, names.llvm_func_name)
+def _call(made: Any, b: Any, values: Sequence[Any]) -> Any:
+    """Call the function that numba made; its status and its result."""
+    names, convention = made.fndesc, made.target_context.call_conv
+    kind = convention.get_function_type(names.restype, names.argtypes)
+    function = ir.Function(b.module, kind, names.llvm_func_name)
+    return convention.call_function(b, function, names.restype, names.argtypes, values)
 
 
 def _c_function(made: Any, symbol: str) -> Any:
     """LLVM module of a C function that returns NO_MEMORY where memory is too small."""
-    context, names = made.target_context, made.fndesc
-    module = context.create_module(symbol)
-    word = ir.IntType(64)
-    function = ir.Function(module, ir.FunctionType(word, [word] * len(names.argtypes)), symbol)
+    module = made.target_context.create_module(symbol)
+    kind = ir.FunctionType(_WORD, [_WORD] * len(ENTRY_SIGNATURE.args))
+    function = ir.Function(module, kind, symbol)
     b = ir.IRBuilder(function.append_basic_block())
-    status, result = context.call_conv.call_function(
-        b, _callee(made, module), names.restype, names.argtypes, function.args
-    )
-    b.ret(b.select(status.is_error, ir.Constant(word, tb.NO_MEMORY), result))
+    status, result = _call(made, b, function.args)
+    b.ret(b.select(status.is_error, _WORD(tb.NO_MEMORY), result))
     return module
 
 
@@ -289,10 +273,10 @@ def _python_function(made: Any, symbol: str) -> Any:
 
     MemoryError where memory is too small, TypeError for another number of arguments.
     """
-    context, names = made.target_context, made.fndesc
+    context, kinds, result_kind = made.target_context, made.fndesc.argtypes, made.fndesc.restype
     module = context.create_module(symbol)
-    byte, word = ir.IntType(8).as_pointer(), ir.IntType(64)
-    function = ir.Function(module, ir.FunctionType(byte, [byte, byte.as_pointer(), word]), symbol)
+    fastcall = ir.FunctionType(_BYTE, [_BYTE, _BYTE.as_pointer(), _WORD])
+    function = ir.Function(module, fastcall, symbol)
     b = ir.IRBuilder(function.append_basic_block())
 
     def call(name: str, result: Any, *given: Any) -> Any:
@@ -300,53 +284,43 @@ def _python_function(made: Any, symbol: str) -> Any:
         return b.call(ir.Function(module, kind, name), given)
 
     _, items, count = function.args
-    with b.if_then(b.icmp_signed("!=", count, word(len(names.argtypes))), likely=False):
+    with b.if_then(b.icmp_signed("!=", count, _WORD(len(kinds))), likely=False):
         call("PyErr_BadArgument", ir.IntType(32))
-        b.ret(byte(None))
-    as_word = ir.Function(module, ir.FunctionType(word, [byte]), "PyLong_AsLongLong")
-    objects = [b.load(b.gep(items, [word(k)])) for k in range(len(names.argtypes))]
-    values = [
-        _array_value(context, b, kind, each)
-        if isinstance(kind, types.Array)
-        else b.call(as_word, [each])
-        for kind, each in zip(names.argtypes, objects, strict=True)
-    ]
-    thread = call("PyEval_SaveThread", byte)
-    status, result = context.call_conv.call_function(
-        b, _callee(made, module), names.restype, names.argtypes, values
-    )
+        b.ret(_BYTE(None))
+    as_word = ir.Function(module, ir.FunctionType(_WORD, [_BYTE]), "PyLong_AsLongLong")
+    values = []
+    for k, kind in enumerate(kinds):
+        given = b.load(b.gep(items, [_WORD(k)]))
+        is_array = isinstance(kind, types.Array)
+        values += [_array_value(context, b, kind, given) if is_array else b.call(as_word, [given])]
+    thread = call("PyEval_SaveThread", _BYTE)
+    status, result = _call(made, b, values)
     call("PyEval_RestoreThread", ir.VoidType(), thread)
     with b.if_then(status.is_error, likely=False):
-        b.ret(call("PyErr_NoMemory", byte))
-    is_word = isinstance(names.restype, (types.Integer, types.Boolean))
-    number = b.zext(result, word) if is_word and result.type != word else result
-    b.ret(call("PyLong_FromLongLong", byte, number if is_word else word(0)))
+        b.ret(call("PyErr_NoMemory", _BYTE))
+    if result_kind == types.none:
+        result = _WORD(0)
+    number = result if result.type == _WORD else b.zext(result, _WORD)
+    b.ret(call("PyLong_FromLongLong", _BYTE, number))
     return module
 
 
-_ARRAY_DATA = object.__basicsize__
-_ARRAY_SHAPE, _ARRAY_STRIDES = _ARRAY_DATA + 16, _ARRAY_DATA + 24
+_DATA = object.__basicsize__
+_SHAPE, _STRIDES = _DATA + 16, _DATA + 24
 """Bytes from the start of a numpy array to its fields, which numpy's ABI fixes."""
 
 
 def _array_value(context: Any, b: Any, kind: Any, array: Any) -> Any:
     """numba's form of a numpy array, without a reference to it."""
-    word = ir.IntType(64)
 
     def field(offset: int, of: Any) -> Any:
-        return b.load(b.bitcast(b.gep(array, [word(offset)]), of.as_pointer()))
+        return b.load(b.bitcast(b.gep(array, [_WORD(offset)]), of.as_pointer()))
 
     def words(offset: int) -> list[Any]:
-        first = field(offset, word.as_pointer())
-        return [b.load(b.gep(first, [word(k)])) for k in range(kind.ndim)]
+        first = field(offset, _WORD.as_pointer())
+        return [b.load(b.gep(first, [_WORD(k)])) for k in range(kind.ndim)]
 
-    made = make_array(kind)(context, b)
-    populate_array(
-        made,
-        data=field(_ARRAY_DATA, context.get_data_type(kind.dtype).as_pointer()),
-        shape=words(_ARRAY_SHAPE),
-        strides=words(_ARRAY_STRIDES),
-        itemsize=kind.dtype.bitwidth // 8,
-        meminfo=None,
-    )
+    made, bytes_each = make_array(kind)(context, b), kind.dtype.bitwidth // 8
+    data = field(_DATA, context.get_data_type(kind.dtype).as_pointer())
+    populate_array(made, data, words(_SHAPE), words(_STRIDES), bytes_each, meminfo=None)
     return made._getvalue()

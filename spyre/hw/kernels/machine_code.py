@@ -153,16 +153,9 @@ def imported_sources(module: str) -> tuple[Path, ...]:
 
 
 def _sources(module: str) -> list[str]:
-    """Files that decide the code of ``module``: its sources, and the one that numba's version is
-    in.
-    """
-    numba = importlib.util.find_spec("numba")
-    assert numba is not None
-    assert numba.origin is not None
-    return [
-        os.path.join(os.path.dirname(numba.origin), "_version.py"),
-        *map(str, imported_sources(module)),
-    ]
+    """Files that decide the code of ``module``: its sources, and that with numba's version."""
+    numba = os.path.dirname(getattr(importlib.util.find_spec("numba"), "origin", ""))
+    return [os.path.join(numba, "_version.py"), *map(str, imported_sources(module))]
 
 
 @cache
@@ -189,19 +182,9 @@ def _places(place: str) -> Iterator[Path]:
             yield SHIPPED / directory.name / f"{base}-{level}.o"
 
 
-def is_kept(place: str) -> bool:
-    """Whether there is an object file of a function; it may still turn out to be damaged."""
-    return any(path.is_file() for path in _places(place))
-
-
 def read_object(place: str) -> bytes:
     """The object file of a function; empty if there is none that can be used."""
     return next(filter(None, map(_read, _places(place))), b"")
-
-
-def read_module(place: str) -> bytes:
-    """The optimised LLVM module that the object file of a function was made of, likewise."""
-    return next((_read(path.with_suffix(".bc")) for path in _places(place)), b"")
 
 
 def _read(path: Path) -> bytes:
@@ -343,29 +326,21 @@ class Entry:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is machine code, in this process or on the disk."""
-        return self.is_loaded or is_kept(self.place)
+        """Whether there is machine code, in this process or on the disk; that may be damaged."""
+        return self.is_loaded or any(path.is_file() for path in _places(self.place))
 
 
 TRANSFER = "transfer"
-DRIVER = {
-    name: f"spyre.hw.kernels.{name}"
-    for name in (
-        "driver.drive",
-        "driver.place_dispatches",
-        "fusion.find_chains",
-        "pool.run_job",
-        "pool.serve",
-        "transfer.run_transfer",
-    )
-}
-"""Functions that Python calls to link, relocate and run programs and copies, by short name."""
+DRIVER = (
+    "driver.drive", "driver.place_dispatches", "fusion.find_chains", "pool.run_job", "pool.serve",
+    "transfer.run_transfer",
+)  # fmt: skip
+"""Functions that Python calls to link, relocate and run programs and copies."""
 CHECKED_DRIVER = "checked_driver.drive_checked"
 PLACES = {
     **tb.KERNELS,
     TRANSFER: "spyre.hw.kernels.transfer.run",
-    **DRIVER,
-    CHECKED_DRIVER: f"spyre.hw.kernels.{CHECKED_DRIVER}",
+    **{name: f"spyre.hw.kernels.{name}" for name in (*DRIVER, CHECKED_DRIVER)},
 }
 
 
