@@ -69,11 +69,14 @@ def test_an_unknown_command_gets_a_guess(capsys):
     assert "spyre: no command 'chekc'; did you mean check?" in capsys.readouterr().err
 
 
-def test_an_unknown_option_gets_a_guess(capsys):
+@pytest.mark.parametrize(
+    ("option", "meant"), [("--sanitise", "--sanitize"), ("--profil", "--profile")]
+)
+def test_an_unknown_or_shortened_option_gets_a_guess(capsys, option, meant):
     with pytest.raises(SystemExit) as left:
-        command.main(["run", SOFTMAX, "--sanitise"])
+        command.main(["run", SOFTMAX, option])
     assert left.value.code == 2
-    assert "--sanitise; did you mean --sanitize?" in capsys.readouterr().err
+    assert f"{option}; did you mean {meant}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["SPY702", "spy7o2"])
