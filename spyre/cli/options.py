@@ -227,7 +227,10 @@ execute does not measure."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that suggests an existing option for an unknown one."""
+    """An argument parser that suggests an existing option for an unknown or shortened one."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

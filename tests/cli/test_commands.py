@@ -14,7 +14,8 @@ import pytest
 
 from spyre import __main__ as command
 from spyre.cli import doctor
-from spyre.cli.diagnose import Diagnosis, github_line, gitlab_object, sarif_object
+from spyre.cli.diagnose import Diagnosis, diagnose, github_line, gitlab_object, sarif_object
+from spyre.cli.options import DiagnoseOptions
 from spyre.cli.run import main as spyre_run
 from spyre.codes import diagnostic_codes
 from spyre.errors import DeviceLocation, Finding, JsonLocation, Severity, SourceLocation
@@ -69,11 +70,14 @@ def test_an_unknown_command_gets_a_guess(capsys):
     assert "spyre: no command 'chekc'; did you mean check?" in capsys.readouterr().err
 
 
-def test_an_unknown_option_gets_a_guess(capsys):
+@pytest.mark.parametrize(
+    ("option", "meant"), [("--sanitise", "--sanitize"), ("--profil", "--profile")]
+)
+def test_an_unknown_or_shortened_option_gets_a_guess(capsys, option, meant):
     with pytest.raises(SystemExit) as left:
-        command.main(["run", SOFTMAX, "--sanitise"])
+        command.main(["run", SOFTMAX, option])
     assert left.value.code == 2
-    assert "--sanitise; did you mean --sanitize?" in capsys.readouterr().err
+    assert f"{option}; did you mean {meant}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["SPY702", "spy7o2"])
@@ -196,14 +200,32 @@ def test_findings_as_sarif(wrong, capsys):
     assert place["region"]["startLine"] == 29
 
 
+SOURCE = SourceLocation("a b/bundle.mlir", 3, 5)
+FINDINGS = [
+    Finding("SPY702", Severity.WARNING, "m", None),
+    Finding("SPY702", Severity.ERROR, "m", JsonLocation("sdsc_0.json", "$.x"), "1", "2", "do"),
+    Finding("SPY704", Severity.ERROR, "m", DeviceLocation("sdsc_0.json", 2, core=7, source=SOURCE)),
+    Finding("SPY101", Severity.ERROR, "m", SourceLocation("/abs/bundle.mlir", 1, 1, "text")),
+]
+"""A finding of each kind of place."""
+
+
+def test_sarif_follows_its_schema(wrong):
+    """The model is generated from the published schema, without its conditions on values."""
+    model = pytest.importorskip("pydantic_sarif.model")
+    log = model.StaticAnalysisResultsFormatSarifVersion210JsonSchema
+    found = diagnose(DiagnoseOptions(str(wrong), check=True)).findings
+    assert found
+    for findings in ((), found, FINDINGS):
+        text = json.dumps(sarif_object(findings))
+        assert len(log.model_validate_json(text).runs[0].results) == len(findings)
+        with pytest.raises(ValueError, match="tool"):
+            log.model_validate_json(text.replace('"tool"', '"tol"'))
+
+
 def test_every_kind_of_place_is_one_of_sarif():
-    source = SourceLocation("a b/bundle.mlir", 3, 5)
-    device = DeviceLocation("sdsc_0.json", 2, core=7, source=source)
-    places = [
-        sarif_object([Finding("SPY702", Severity.WARNING, "m", location)])["runs"][0]["results"][0]
-        for location in (None, JsonLocation("sdsc_0.json", "$.x"), device)
-    ]
-    nowhere, in_json, on_device = (each["locations"] for each in places)
+    results = sarif_object(FINDINGS)["runs"][0]["results"]
+    nowhere, in_json, on_device, _ = (each["locations"] for each in results)
     assert nowhere == []
     assert in_json[0]["logicalLocations"] == [{"fullyQualifiedName": "$.x"}]
     assert on_device[0]["physicalLocation"]["artifactLocation"]["uri"] == "a%20b/bundle.mlir"

@@ -26,7 +26,7 @@ def test_the_table(cli, examples):
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.strip().splitlines()
     titles = (
-        "# operation shape cores runs time error share bound by HBM GB/s MAC/ns LX reuse imbalance"
+        "# operation time share bound by shape cores runs error HBM GB/s MAC/ns LX reuse imbalance"
     )
     assert " ".join(lines[0].split()) == titles
     assert [line.split()[1] for line in lines[2:7]] == ["max", "sub", "exp", "sum", "realdiv"]

@@ -85,12 +85,7 @@ def _with_text(
     return [replace(column, text=text) if column.name == name else column for column in columns]
 
 
-_FIRST = ("#", "kernel", "operation", "time", "share", "bound by")
-"""Columns that a narrow window shows without scrolling."""
-ROW_COLUMNS = sorted(
-    _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}"),
-    key=lambda column: _FIRST.index(column.name) if column.name in _FIRST else len(_FIRST),
-)
+ROW_COLUMNS = _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}")
 
 
 def execute_table(profile: Profile) -> Markup:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import atan2, ceil, cos, degrees, floor, log10, sin, sqrt
 from pathlib import Path
 from textwrap import shorten
@@ -131,6 +130,8 @@ MAX_POINTS = 400
 """The chart shows at most so many executes, those that take longest."""
 MAX_LABELS = 8
 """Executes whose name is written beside the point, those that take longest."""
+_NEAR = 4.0
+"""Distance of positions, in units of the chart, within which points share a label."""
 EXPLANATION = (
     "Circles are products (multiply-adds on the pt arrays), squares all other operations (points "
     "of the iteration space on the vector units). Larger marks take more of the time. Executes "
@@ -145,12 +146,14 @@ def roofline_chart(roofline: Roofline) -> Markup:
     points = sorted(roofline.points, key=lambda point: -point.share)[:MAX_POINTS]
     drawn = [(point, *_position(point, x, y)) for point in points]
     roofs = [_roof(roofline, roof, number, x, y) for number, roof in enumerate(roofline.roofs)]
+    occupied = [box for _, boxes in roofs for box in boxes]
+    occupied += [(px - s, py - s, px + s, py + s) for p, px, py in drawn for s in [_size(p)]]
     return inside(
         [
             axes(FRAME, x, y),
             *(markup for markup, _ in roofs),
             *(_point(point, px, py) for point, px, py in drawn),
-            *_labels(drawn[:MAX_LABELS], [box for _, boxes in roofs for box in boxes]),
+            *_labels(drawn[:MAX_LABELS], occupied),
         ]
     )
 
@@ -203,7 +206,7 @@ def _position(point: RooflinePoint, x: Scale, y: Scale) -> tuple[float, float]:
 
 
 def _point(point: RooflinePoint, x: float, y: float) -> Markup:
-    size = 5.0 + 14.0 * sqrt(point.share)
+    size = _size(point)
     where = "no HBM traffic" if point.intensity is None else f"{point.intensity:.3g} per byte"
     title = tag(
         "title",
@@ -217,20 +220,32 @@ def _point(point: RooflinePoint, x: float, y: float) -> Markup:
     return tag("rect", title, x=x - side / 2, y=y - side / 2, width=side, height=side, class_=shape)
 
 
+def _size(point: RooflinePoint) -> float:
+    """Return the radius of the mark, in units of the chart."""
+    return 5.0 + 14.0 * sqrt(point.share)
+
+
 def _labels(
     points: Sequence[tuple[RooflinePoint, float, float]], occupied: list[_Box]
 ) -> Iterator[Markup]:
     """Yield the number and operation of each execute, in a free place beside its point.
 
-    Executes at the same position are listed one below another. A label without a free place is
-    left out: the tooltip of the point has the same text.
+    Executes of one operation at nearly the same position have one label. A label without a free
+    place is left out: the tooltip of the point has the same text.
     """
+    numbers: dict[tuple[str, float, float, float], list[str]] = {}
     for point, x, y in points:
-        text = point.label.split(" (")[0]
-        gap, length = 12.0 + 14.0 * sqrt(point.share), 6.7 * len(text)
-        for side, row in product((1, -1), (0, 1, -1, 2, -2)):
-            left = x + gap if side > 0 else x - gap - length
-            base = y + 4.0 + 14.0 * row
+        number, op = point.label.split(" (")[0].split(" ", 1)
+        size = _size(point)
+        alike = (k for k in numbers if k[0] == op and abs(k[1] - x) + abs(k[2] - y) < _NEAR)
+        numbers.setdefault(next(alike, (op, x, y, size)), []).append(number)
+    for (op, x, y, size), executes in numbers.items():
+        text = f"{', '.join(executes)} {op}"
+        gap, length = size + 6.0, 6.7 * len(text)
+        lefts = (x + gap, x - gap - length)
+        rows = [(left, y + 4.0 + 14.0 * row) for left in lefts for row in (0, 1, -1)]
+        over = [(x - length / 2, y + sign * (gap + 5.0) + 4.0) for sign in (-1, 1)]
+        for left, base in rows + over:
             box = left, base - 11.0, left + length, base + 3.0
             if (
                 FRAME.left < left
@@ -238,7 +253,7 @@ def _labels(
                 and not any(_overlap(box, b) for b in occupied)
             ):
                 occupied.append(box)
-                yield tag("text", text, x=left, y=base, class_="tick")
+                yield tag("text", text, x=left, y=base, class_="tick over")
                 break
 
 

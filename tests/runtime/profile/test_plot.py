@@ -30,16 +30,23 @@ def test_it_has_programs_roofs_points_and_their_names(tmp_path, softmax):
 def test_names_of_executes_stay_inside_and_cover_nothing(softmax):
     """Also where many executes are at the same position."""
     found = roofline_of(spyre.profile(softmax))
-    same = replace(found, points=tuple(replace(found.points[0], label=f"{k} op") for k in range(9)))
+    same, alike = (
+        replace(
+            found,
+            points=tuple(replace(found.points[0], label=f"{k} {op.format(k)}") for k in range(9)),
+        )
+        for op in ("op{}", "op")
+    )
     for roofline in (found, same):
         drawn = roofline_chart(roofline)
-        named = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="tick">(\d \w+)<', drawn)
+        named = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="tick over">([^<]+)<', drawn)
         boxes = [(float(x), float(y), float(x) + 6.7 * len(text)) for x, y, text in named]
         assert len(boxes) >= 5
         assert all(FRAME.left < left and right < FRAME.end for left, _, right in boxes)
         for k, (left, y, right) in enumerate(boxes):
             for other in boxes[:k]:
                 assert abs(y - other[1]) >= 13.9 or left >= other[2] or other[0] >= right
+    assert ">0, 1, 2, 3, 4, 5, 6, 7 op<" in roofline_chart(alike)
 
 
 @pytest.mark.parametrize("name", ["roof.png", "roof.pdf", "roof"])
