@@ -43,16 +43,12 @@ def _trips_of(site: Site) -> Trips:
     lower, upper, step = (np.broadcast_to(x, active.shape) for x in site.numbers(names))
     if (bad := active & (step <= 0)).any():
         row, tile = (int(k) for k in np.argwhere(bad)[0])
-        raise LaunchError(
-            "SPY150", "the step of a loop is not positive", site.place,
-            expected="a step above 0", found=f"{int(step[row, tile])} on tile {tile}",
-        )  # fmt: skip
+        message, found = "the step of a loop is not positive", f"{step[row, tile]} on tile {tile}"
+        site.fail(LaunchError, "SPY150", message, "a step above 0", found)
     count = np.where(active, np.maximum(-((lower - upper) // np.maximum(step, 1)), 0), 0)
     if (total := int(count.max(axis=1).sum())) > MOST_INSTANCES:
-        raise LaunchError(
-            "SPY175", "too many iterations", site.place,
-            expected=f"at most {MOST_INSTANCES}", found=str(total),
-        )  # fmt: skip
+        most = f"at most {MOST_INSTANCES}"
+        site.fail(LaunchError, "SPY175", "too many iterations", most, total)
     return Trips(lower, step, count)
 
 
@@ -138,7 +134,7 @@ def _carried_numbers(site: Site) -> dict[str, str]:
     """Arguments of a loop whose numbers are known before it runs, with the values in their place:
     those computed from the induction variable, each other, and numbers from outside the loop.
     """
-    region, scope = site.op.regions[0], site.tracer.found
+    region, scope = site.op.regions[0], site.tracer.scope.get
     induction, *names = (str(name) for name, _ in region.arguments)
     inits = site.op.fields.get("inits", ())
     pairs = zip(names, _yields(region), inits, strict=False)
@@ -360,11 +356,10 @@ def _check_arrival(
         absent = {t for t in group if not level.active[row, t]} | {
             p for p in needed if not made[row, p]
         }
-        raise DeviceFault(
-            "SPY415", f"{site.op.name}: deadlock, some tiles of a group never arrive", site.place,
-            expected=f"all of tiles {sorted({*group, *needed})}",
-            found=f"tiles {sorted(absent)} take another branch",
-        )  # fmt: skip
+        message = f"{site.op.name}: deadlock, some tiles of a group never arrive"
+        expected = f"all of tiles {sorted({*group, *needed})}"
+        found = f"tiles {sorted(absent)} take another branch"
+        site.fail(DeviceFault, "SPY415", message, expected, found)
 
 
 def _folded(site: Site, future: Future, order: Int64Array) -> list[DataTile]:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
-from spyre.hw.tiles.trace import FLOATS, Site, dims_of
+from spyre.hw.tiles.trace import Site, dims_of
 from spyre.hw.tiles.values import PAIR, DataTile, Number
 from spyre.mlir.operation import MASK_CONSTANT
+from spyre.mlir.tiles import FLOATS
 
 IDENTITIES = {
     "add": 0.0, "mul": 1.0, "maximum": -np.inf, "minimum": np.inf,

@@ -16,10 +16,10 @@ import numpy as np
 from spyre.hw.tiles.control import in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, is_identity, reduced
 from spyre.hw.tiles.elementwise import combined
-from spyre.hw.tiles.trace import FLOATS, Array, Site
+from spyre.hw.tiles.trace import Array, Site
 from spyre.hw.tiles.values import DataTile, Number, Value
 from spyre.mlir.program import INTEGERS, AffineDim, AffineMap, fold, slope_along
-from spyre.mlir.tiles import Region, TileOp, operation_rows
+from spyre.mlir.tiles import FLOATS, Region, TileOp, operation_rows
 
 Fold = tuple[str, str]
 """An output's fold: the engine's name of the operation, and the value that it folds."""
@@ -302,7 +302,7 @@ def _start(site: Site, number: int, folds: Sequence[Fold]) -> DataTile:
     engine = folds[number][0] if folds else ""
     if engine not in IDENTITIES:
         site.refuse("a start of this reduction without a value", "linalg.fill")
-    return site.constant(site.typed(IDENTITIES[engine], type_.element), type_.extents)
+    return site.filled(IDENTITIES[engine], type_.element, type_.extents)
 
 
 def _positions(trip: Array, extents: Sequence[int]) -> list[Array]:

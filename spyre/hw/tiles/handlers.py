@@ -13,9 +13,9 @@ from spyre.hw.tiles.elementwise import trace_elementwise
 from spyre.hw.tiles.generic import trace_generic, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.storage import BlockedError, Scratchpad
-from spyre.hw.tiles.trace import FLOATS, Array, PointerArgument, Site, Tracer
+from spyre.hw.tiles.trace import Array, PointerArgument, Site, Tracer
 from spyre.hw.tiles.values import Access, Indirect, Number
-from spyre.mlir.tiles import KtirProgram, TileFunction, operation_rows
+from spyre.mlir.tiles import FLOATS, KtirProgram, TileFunction, operation_rows
 
 
 def trace_function(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
-from spyre.hw.tiles.trace import Pending, Site
+from spyre.hw.tiles.trace import Site
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
     FORMATS,
@@ -65,10 +65,9 @@ def _place(site: Site, base: Number, element: str) -> tuple[int, Number]:
     start = base.at(site.level) * ELEMENT_BYTES[element]
     if space is not None and space.is_local:
         if space.tile is not None and space.tile >= site.n_tiles:
-            raise LaunchError(
-                "SPY187", "a view is of the scratchpad of a tile that does not exist", site.place,
-                expected=f"tiles 0 to {site.n_tiles - 1}", found=str(space.tile),
-            )  # fmt: skip
+            message = "a view is of the scratchpad of a tile that does not exist"
+            expected = f"tiles 0 to {site.n_tiles - 1}"
+            site.fail(LaunchError, "SPY187", message, expected, space.tile)
         if space.tile is not None:  # as far from the running tile's scratchpad
             start = start + (space.tile - np.arange(site.n_tiles)[None]) * LX_BYTES
         return SCRATCHPAD, Number(start, site.level)
@@ -80,10 +79,9 @@ def _place(site: Site, base: Number, element: str) -> tuple[int, Number]:
             size = pointer.elements * ELEMENT_BYTES.get(pointer.element, 0)
             if pointer.address <= first < pointer.address + size:
                 return number, Number(start - pointer.address, site.level)
-    raise LaunchError(
-        "SPY342", f"there is no memory at address {first:#x}", site.place,
-        expected=f"memory of the launch, as by -i @{first:#x}=FILE", found="nothing allocated",
-    )  # fmt: skip
+    message = f"there is no memory at address {first:#x}"
+    expected = f"memory of the launch, as by -i @{first:#x}=FILE"
+    site.fail(LaunchError, "SPY342", message, expected, "nothing allocated")
 
 
 def _check_room(site: Site, element: str, part: Part) -> None:
@@ -96,10 +94,10 @@ def _check_room(site: Site, element: str, part: Part) -> None:
         used = level.active & (high > low)
         first, end = low % LX_BYTES, low % LX_BYTES + high - low
         if (used & (end > LX_BYTES)).any():
-            raise DeviceFault(
-                "SPY410", "a view leaves the scratchpad of a tile", site.place,
-                expected=f"bytes 0 to {LX_BYTES}", found=f"up to byte {int(end[used].max())}",
-            )  # fmt: skip
+            message, found = "a view leaves the scratchpad of a tile", end[used].max()
+            site.fail(
+                DeviceFault, "SPY410", message, f"bytes 0 to {LX_BYTES}", f"up to byte {found}"
+            )
         if used.any():
             site.tracer.scratchpad.block(int(first[used].min()), int(end[used].max()))
         return
@@ -215,11 +213,10 @@ def _pieces(site: Site, access: Access) -> list[Piece]:
             found.append((tile, tuple((first - corner)[list(access.order)]), own))
     missing = level.active & (covered < np.prod(access.extents))
     if missing.any() and not access.view.is_clipped:
-        number = int(np.argwhere(missing)[0][1])
-        raise DeviceFault(
-            "SPY414", f"elements of a tile are in no part of its view, on compute tile {number}",
-            site.place, expected="a part that holds them", found="a hole between the parts",
-        )  # fmt: skip
+        number = np.argwhere(missing)[0][1]
+        message = f"elements of a tile are in no part of its view, on compute tile {number}"
+        expected, hole = "a part that holds them", "a hole between the parts"
+        site.fail(DeviceFault, "SPY414", message, expected, hole)
     return found
 
 
@@ -261,7 +258,7 @@ def trace_load(site: Site, access: Access) -> None:
         return
     tile = site.rows(access.shape, access.view.element)
     if access.view.is_clipped:
-        site.write(site.constant(site.typed(0, tile.element), tile.shape), tile)
+        site.write(site.filled(0, tile.element, tile.shape), tile)
     for memory, at, own in pieces:
         site.at(own).move(memory, tile.part(at, memory.shape, own))
     site.bind(tile)
@@ -281,10 +278,9 @@ def _check_aliasing(site: Site, memory: DataTile) -> None:
     pairs = zip(memory.element_pitches, memory.shape, strict=True)
     for pitch, extent in sorted(pair for pair in pairs if pair[1] > 1):
         if pitch <= reach:
-            raise LaunchError(
-                "SPY192", "the view's strides overlap, so that elements are written twice",
-                site.place, expected=f"strides above {reach} bytes", found=f"{pitch} bytes",
-            )  # fmt: skip
+            message = "the view's strides overlap, so that elements are written twice"
+            expected = f"strides above {reach} bytes"
+            site.fail(LaunchError, "SPY192", message, expected, f"{pitch} bytes")
         reach += pitch * (extent - 1)
 
 
@@ -294,8 +290,8 @@ def trace_store(site: Site, access: Access) -> None:
     for memory, _, _ in pieces:
         _check_aliasing(site, memory)
     if _is_operand(access, pieces, site.level):
-        target, found = pieces[0][0], site.tracer.scope_of(name)[name]
-        made = found.emit(target) if isinstance(found, Pending) else None
+        target, found = pieces[0][0], site.tracer.scope[name]
+        made = found(target) if callable(found) else None
         if made is not target:
             site.write(made or site.tile(name, target.shape), target)
         return

@@ -8,6 +8,7 @@ the one that computes their value, where nothing comes between.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -45,14 +46,12 @@ from spyre.hw.tiles.values import (
 )
 from spyre.layout import Int64Array
 from spyre.mlir.program import relocate
-from spyre.mlir.tiles import KtirProgram, TileFunction, TileOp, Type
+from spyre.mlir.tiles import FLOATS, KtirProgram, TileFunction, TileOp
 
 Array = npt.NDArray[Any]
 V = TypeVar("V", bound=Value)
 MOST_INSTANCES = 4_000_000
 MOST_CONSTANT_BYTES = 1 << 28
-FLOATS = ("f16", "f32", "bf16", "!spyreop.df16")
-INTEGERS = ("index", "i8", "i16", "i32", "si32", "i64")
 STORED = {"i1": "f16", "i8": "i32", "i16": "i32", "bf16": "f32"}
 """Element types as which numbers of other types are in memory."""
 _SCALARS = ("ktdp.construct_", "arith.constant", "arith.index", "tensor.empty")
@@ -74,11 +73,8 @@ class PointerArgument:
     tile: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Pending:
-    """A value whose computation waits for the store that may be its output."""
-
-    emit: Callable[[DataTile | None], DataTile]
+Pending = Callable[[DataTile | None], DataTile]
+"""Computes a value, into a place if one is given; it waits for the store that may be its output."""
 
 
 @dataclass
@@ -100,7 +96,7 @@ class Tracer:
     statements: list[TileStatement] = field(default_factory=list)
     constants: dict[object, tuple[int, str, Array]] = field(default_factory=dict)
     constant_bytes: int = 0
-    scopes: list[dict[str, Value | Pending]] = field(default_factory=list)
+    scope: ChainMap[str, Value | Pending] = field(default_factory=ChainMap)
     targets: dict[str, DataTile] = field(default_factory=dict)
     iterators: list[Number] = field(default_factory=list)
     consumers: dict[str, BoolArray] = field(default_factory=dict)
@@ -120,21 +116,22 @@ class Tracer:
         self.blocks = {id(op): body for body in bodies for op in body}
         self.root = Level(None, np.zeros(1, np.int64), active, none, none)
         whole = Site(self, TileOp("launch", position=self.function.position), self.root)
-        self.scopes = [{}]
         for parameter in self.function.parameters:
-            name, type_ = parameter.name, parameter.type
+            name, kind = parameter.name, parameter.type.element or parameter.type.kind
             if name in self.pointers:
                 argument = [*self.pointers].index(name)
-                value = Number(np.zeros((1, 1), np.int64), self.root, argument)
+                self.scope[name] = Number(np.zeros((1, 1), np.int64), self.root, argument)
             else:
-                value = whole.typed(self.numbers[name], _scalar_kind(type_))
-            self.scopes[0][name] = value
+                kind = {"int": "index", "float": "f32"}.get(kind, kind)
+                self.scope[name] = whole.typed(self.numbers[name], kind)
         self._exchange(whole, True)
         self.run_body(self.function.body, self.root)
         self._exchange(whole, False)
         program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
         images = tuple((element, image) for _, element, image in self.constants.values())
-        return TracedKernel(file, program, images, self._notes())
+        message = f"tiles of {self.spilled} bytes are in device memory: the scratchpad is full"
+        note = Finding("SPY197", Severity.WARNING, message, whole.place, hint="use smaller tiles")
+        return TracedKernel(file, program, images, (note,) if self.spilled else ())
 
     def _exchange(self, site: Site, is_begin: bool) -> None:
         """Bring memory that the launch gives to the scratchpads, or their content back."""
@@ -152,58 +149,31 @@ class Tracer:
             pair = (outside, inside) if is_begin else (inside, outside)
             site.at(self.root.restricted(mine)).move(*pair)
 
-    def _notes(self) -> tuple[Finding, ...]:
-        if not self.spilled:
-            return ()
-        message = f"tiles of {self.spilled} bytes are in device memory: the scratchpad is full"
-        place = self.program.module.locate(self.function.position)
-        return (Finding("SPY197", Severity.WARNING, message, place, hint="use smaller tiles"),)
-
     def run_body(
         self, body: Sequence[TileOp], level: Level, names: Mapping[str, Value] | None = None
     ) -> list[Value]:
         """Trace a block, whose arguments are ``names``; returns the values that it yields."""
-        self.scopes.append(dict(names or {}))
+        self.scope = self.scope.new_child(dict(names or {}))
         for op in body:
             self.sequence += 1
+            site = Site(self, op, level)
             try:
-                self._check_uses(op, level)
-                self.handler(Site(self, op, level))
+                site.check_uses()
+                self.handler(site)
             except SpyreError as error:
                 if error.finding.location is None:
-                    place = self.program.module.locate(op.position)
-                    raise relocate(error, type(error), place) from None
+                    raise relocate(error, type(error), site.place) from None
                 raise
         ends = [op.fields.get("values", ()) for op in body[-1:]]
         yielded = [self.value(name) for names in ends for name in names]
-        self.scopes.pop()
+        self.scope = self.scope.parents
         return yielded
 
-    def _check_uses(self, op: TileOp, level: Level) -> None:
-        """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
-        for name in op.uses():
-            consumers = self.consumers.get(name)
-            if consumers is not None and (others := level.active & ~consumers).any():
-                raise LaunchError(
-                    "SPY190", f"%{name} is used on a tile that does not consume it",
-                    expected=f"tiles {np.flatnonzero(consumers).tolist()}",
-                    found=f"tile {int(np.argwhere(others)[0][1])}",
-                )  # fmt: skip
-
-    def found(self, name: str) -> Value | Pending | None:
-        """The current value of a name; None if it is not in scope."""
-        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
-
-    def scope_of(self, name: str) -> dict[str, Value | Pending]:
-        """The innermost scope that has a name."""
-        return next(scope for scope in reversed(self.scopes) if name in scope)
-
     def value(self, name: str) -> Value:
-        """The value of a name; one that was waiting is computed now."""
-        scope = self.scope_of(name)
-        found = scope[name]
-        if isinstance(found, Pending):
-            found = scope[name] = found.emit(None)
+        """The value of a name; one that was waiting is computed now, in its block."""
+        found = self.scope[name]
+        if callable(found):
+            found = self.scope[name] = found(None)
         return found
 
     def last_use(self, op: TileOp, name: str) -> int:
@@ -255,12 +225,26 @@ class Site:
         """Tiles of the grid."""
         return int(self.level.active.shape[1])
 
+    def fail(
+        self, kind: type[SpyreError], code: str, message: str, expected: str, found: object = ""
+    ) -> NoReturn:
+        """Raise an error at the operation."""
+        raise kind(code, message, self.place, expected=expected, found=str(found))
+
     def refuse(self, what: str, expected: str = "another form", found: str = "") -> NoReturn:
         """UnsupportedError SPY557: the operation is right, but not simulated in this form."""
-        raise UnsupportedError(
-            "SPY557", f"{self.op.name}: {what} is not simulated", self.place,
-            expected=expected, found=found,
-        )  # fmt: skip
+        message = f"{self.op.name}: {what} is not simulated"
+        self.fail(UnsupportedError, "SPY557", message, expected, found)
+
+    def check_uses(self) -> None:
+        """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
+        for name in self.op.uses():
+            consumers = self.tracer.consumers.get(name)
+            if consumers is not None and (others := self.level.active & ~consumers).any():
+                message = f"%{name} is used on a tile that does not consume it"
+                expected = f"tiles {np.flatnonzero(consumers).tolist()}"
+                found = f"tile {np.argwhere(others)[0][1]}"
+                self.fail(LaunchError, "SPY190", message, expected, found)
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -288,13 +272,11 @@ class Site:
         first, last, size = (np.broadcast_to(x, active.shape) for x in (first, last, size))
         outside = active & ((first < 0) | (last >= size))
         if outside.any():
-            row, tile = (int(k) for k in np.argwhere(outside)[0])
-            wrong = first[row, tile] if first[row, tile] < 0 else last[row, tile]
-            raise DeviceFault(
-                "SPY414", f"a tile of data leaves its {what} on compute tile {tile}", self.place,
-                expected=f"coordinates from 0, below {int(size[row, tile])}, along dim {dim}",
-                found=f"{int(wrong)}",
-            )  # fmt: skip
+            at = row, tile = tuple(np.argwhere(outside)[0])
+            message = f"a tile of data leaves its {what} on compute tile {tile}"
+            expected = f"coordinates from 0, below {size[at]}, along dim {dim}"
+            found = first[at] if first[at] < 0 else last[at]
+            self.fail(DeviceFault, "SPY414", message, expected, found)
 
     def number(self, item: str | int, is_address: bool = False) -> Number:
         """A name's number, or one that is written; no address but where one may be."""
@@ -333,6 +315,10 @@ class Site:
         """A number of the type ``kind``, the same on all tiles, rounded to the type."""
         return Number(self.rounded(np.asarray([[value]]), kind), self.level, kind=kind)
 
+    def filled(self, value: float, kind: str, shape: tuple[int, ...]) -> DataTile:
+        """A constant tile of one number."""
+        return self.constant(self.typed(value, kind), shape)
+
     def rounded(self, values: Array, kind: str) -> Array:
         """Numbers as ones of the type ``kind``; fractions towards zero as integers."""
         if kind not in FLOATS:
@@ -348,7 +334,7 @@ class Site:
         tracer, shape = self.tracer, number.shape or shape
         values = np.asarray(number.values, np.float64)
         element = STORED.get(number.kind, number.kind)
-        if number.kind in INTEGERS and (np.abs(values + 0.5) > 2.0**31).any():
+        if number.kind not in FLOATS and (np.abs(values + 0.5) > 2.0**31).any():
             self.refuse("an integer of more than 32 bits as data", "-2^31 to 2^31 - 1")
         held = values.shape[2:]
         rows = values.reshape(prod(values.shape[:2]), prod(held))
@@ -383,7 +369,7 @@ class Site:
     def bind(self, value: Value | Pending, name: str = "") -> None:
         """Define a result; the storage of a tile lives until its last use."""
         name = name or self.op.results[0]
-        self.tracer.scopes[-1][name] = value
+        self.tracer.scope[name] = value
         self.tracer.consumers.pop(name, None)
         if isinstance(value, DataTile):
             self.keep(value, self.tracer.last_use(self.op, name))
@@ -393,13 +379,10 @@ class Site:
         if tile.is_local:
             self.tracer.scratchpad.extend(int(tile.offsets.flat[0]), until)
 
-    def bind_computed(self, compute: Callable[[DataTile | None], DataTile]) -> None:
-        """Define the result as the tile that ``compute`` gives, which may write a given place; it
-        waits if only a store uses it.
-        """
-        name = self.op.results[0]
+    def bind_computed(self, compute: Pending) -> None:
+        """Define the result as the tile that ``compute`` gives; it waits if only a store uses it."""
         waits = self.is_only_used_by("ktdp.store")
-        self.bind(Pending(compute) if waits else compute(self.tracer.targets.get(name)))
+        self.bind(compute if waits else compute(self.tracer.targets.get(self.op.results[0])))
 
     def is_only_used_by(self, user: str = "") -> bool:
         """True if the one use of the result is in its block, by ``user`` or any operation without a
@@ -453,7 +436,7 @@ class Site:
             return tile
         shape = tuple(lanes if k == d else size for k, size in enumerate(tile.shape))
         behind = tile.offsets + -(-tile.shape[d] // lanes) * STICK_BYTES
-        zero = self.constant(self.typed(0, tile.element), shape)
+        zero = self.filled(0, tile.element, shape)
         self.pointwise("identity", [zero], shape, replace(tile, shape=shape, offsets=behind))
         return tile
 
@@ -467,24 +450,21 @@ class Site:
         **further: Any,
     ) -> None:
         """State an operation of the engine; ``further``: as of `Intent`."""
-        tracer, level = self.tracer, self.level
+        tracer, level, place = self.tracer, self.level, self.place
         if not level.active.any():
             return
         tracer.sequence += 1
         key = np.column_stack((level.key, np.full(level.rows, tracer.sequence, np.int64)))
-        where = "" if self.place is None else f"{self.place.line}:{self.place.column} "
-        title = f"{where}{self.op.name}"
+        title = f"{place.line}:{place.column} {self.op.name}" if place else self.op.name
         taken = sum(s.operation.sdsc_name.startswith(title) for s in tracer.statements)
         title = title if not taken else f"{title} [{taken}]"
         tracer.statements += Intent(
-            name, tuple(inputs), output, extents, stick, level, key, tracer.grid, title, self.place,
+            name, tuple(inputs), output, extents, stick, level, key, tracer.grid, title, place,
             **further,
         ).statements()  # fmt: skip
         if sum(len(s.key) for s in tracer.statements) > MOST_INSTANCES:
-            raise LaunchError(
-                "SPY175", "too many iterations", self.place,
-                expected=f"at most {MOST_INSTANCES} executes in one launch",
-            )  # fmt: skip
+            most = f"at most {MOST_INSTANCES} executes in one launch"
+            self.fail(LaunchError, "SPY175", "too many iterations", most)
 
     def move(
         self,
@@ -602,12 +582,6 @@ def computes_numbers(op: TileOp) -> bool:
     types = [t for key, t in op.fields.items() if key[0] == "!"]
     flat = [x for t in types for x in (t if isinstance(t, tuple) else (t,))]
     return op.name.startswith(_NUMBERS) and not any(t.is_shaped for t in flat)
-
-
-def _scalar_kind(type_: Type) -> str:
-    """Type of a number that is given to a parameter."""
-    kind = type_.element or type_.kind
-    return {"int": "index", "float": "f32"}.get(kind, kind)
 
 
 def dims_of(shape: Sequence[int]) -> tuple[str, ...]:

@@ -19,6 +19,9 @@ from .program import (
     load_ktir as load_ktir,
 )
 from .syntax import (
+    BITS as BITS,
+    FLOATS as FLOATS,
+    INTEGERS as INTEGERS,
     Expression as Expression,
     Region as Region,
     TileFunction as TileFunction,

@@ -76,7 +76,7 @@ class _Parser:
     def _wrapper(self) -> TileModule:
         reader = self.reader
         place = reader.place
-        reader.index += 1
+        reader.next()
         name = reader.take("symbol", "@name")[1:] if reader.kind == "symbol" else None
         attributes = reader.dictionary() if reader.accept("attributes") else ()
         reader.expect("{")
@@ -105,7 +105,7 @@ class _Parser:
         if not reader.text.startswith(("affine_map<", "affine_set<")):
             reader.fail("affine_map<…>, affine_set<…> or loc(…)")
         text, start = reader.text, reader.place
-        reader.index += 1
+        reader.next()
         value = affine(text, start)
         reader.location()
         return AliasDefinition(name, value, position=place)
@@ -161,7 +161,7 @@ class _Parser:
         if reader.kind != "word":
             reader.fail("an operation or }" if not results else "an operation")
         row = _row(reader.text, reader.place)
-        reader.index += 1
+        reader.next()
         draft = Draft(self._operations)
         read_form(reader, elements_of(row.form), draft)
         if reader.text == "{" and not draft.attributes:
@@ -194,7 +194,7 @@ class _Parser:
                 expected=f"the pretty form: {name} …",
                 hint="print the file without --mlir-print-op-generic",
             )  # fmt: skip
-        reader.index += 1
+        reader.next()
         draft = Draft(self._operations)
         read_form(reader, elements_of(GENERIC_FORM), draft)
         fields = draft.fields

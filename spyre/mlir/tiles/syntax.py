@@ -215,6 +215,10 @@ class Subscript:
     view: Name | None
     expressions: tuple[Expression, ...]
 
+    def __str__(self) -> str:
+        inside = ", ".join(map(str, self.expressions))
+        return f"({inside})" if self.view is None else f"ind(%{self.view}[{inside}])"
+
 
 # --- operations, functions, modules -------------------------------------------------------------
 
@@ -345,6 +349,11 @@ class TileModule(SyntaxNode):
         if not isinstance(value, Alias):
             return value
         return next((a.value for a in self.aliases if a.name == value.name), None)
+
+    def attribute(self, op: TileOp, key: str) -> AttributeValue:
+        """Value of an attribute, aliases resolved; None if it is not given."""
+        entry = op.attribute(key)
+        return None if entry is None else self.resolved(entry.value)
 
 
 @dataclass(frozen=True, slots=True)
