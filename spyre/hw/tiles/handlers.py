@@ -14,7 +14,7 @@ from spyre.hw.tiles.generic import trace_generic, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.storage import BlockedError, Scratchpad
 from spyre.hw.tiles.trace import Array, PointerArgument, Site, Tracer
-from spyre.hw.tiles.values import Access, Indirect, Number
+from spyre.hw.tiles.values import Number
 from spyre.mlir.tiles import FLOATS, KtirProgram, TileFunction, operation_rows
 
 
@@ -95,15 +95,6 @@ def _trace_extract_argument(site: Site) -> None:
         site.bind(site.number(dict(site.op.fields["!argument"].details)[field]))
 
 
-def _trace_moved(site: Site) -> None:
-    """ktdp.load and ktdp.store."""
-    access, loads = site.one_of(Access, site.op.fields["tile"]), bool(site.op.results)
-    if isinstance(access, Indirect):
-        memory.trace_moved(site, access, loads)
-    else:
-        (memory.trace_load if loads else memory.trace_store)(site, access)
-
-
 def _trace_index(site: Site) -> None:
     site.bind(site.tracer.iterators[int(site.op.fields["dim"].value)])
 
@@ -116,8 +107,8 @@ HANDLERS: dict[str, Callable[[Site], None]] = {
     "ktdp.construct_distributed_memory_view": memory.trace_distributed,
     "ktdp.construct_access_tile": memory.trace_access_tile,
     "ktdp.construct_indirect_access_tile": memory.trace_indirect_tile,
-    "ktdp.load": _trace_moved,
-    "ktdp.store": _trace_moved,
+    "ktdp.load": memory.trace_moved,
+    "ktdp.store": memory.trace_moved,
     "linalg.fill": data.trace_splat,
     "tensor.splat": data.trace_splat,
     "linalg.broadcast": data.trace_splat,

@@ -8,7 +8,7 @@ are 0 or other than those of their storage; they cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -197,13 +197,6 @@ class DataTile:
         slopes = [[step * (d == k) for d in range(len(shape))] for k, step in enumerate(steps)]
         return self.viewed(shape, at, slopes, level)
 
-    def fixed(self, at: Mapping[int, npt.NDArray[Any]], level: Level) -> DataTile:
-        """Its elements at a position, [row, tile], along some dims, none of them along lanes."""
-        kept = [d for d in range(len(self.shape)) if d not in at]
-        slopes = [[int(d == k) for d in kept] for k in range(len(self.shape))]
-        first = [at.get(k, 0) for k in range(len(self.shape))]
-        return self.viewed(tuple(self.shape[d] for d in kept), first, slopes, level)
-
     def in_rows(self, shape: tuple[int, ...]) -> DataTile:
         """A row of elements in another shape, in whole sticks where its last dim is."""
         steps = [prod(shape[k + 1 :]) * ELEMENT_BYTES[self.element] for k in range(len(shape))]
@@ -212,6 +205,21 @@ class DataTile:
             steps[-1] = STICK_BYTES
         stick = len(shape) - 1 if whole else None
         return replace(self, shape=shape, pitches=tuple(steps), stick=stick)
+
+    def in_sticks(self, active: BoolArray) -> DataTile:
+        """In whole sticks along a dim of neighbours, if its elements are on ``active`` tiles."""
+        wide = [d for d, extent in enumerate(self.shape) if extent > 1]
+        pitches, word = self.pitches, ELEMENT_BYTES[self.element]
+        sticks = [d for d in wide if pitches[d] == word and self.shape[d] % self.lanes == 0]
+        bytes_ = [np.where(active, self.offsets, 0), *(pitches[d] for d in wide if d not in sticks)]
+        whole = len(sticks) == 1 and not any(np.any(x % STICK_BYTES) for x in bytes_)
+        stick, offsets = sticks[0] if whole else None, self.offsets
+        steps = tuple(
+            STICK_BYTES if d == stick else pitch if d in wide else 0
+            for d, pitch in enumerate(pitches)
+        )
+        offsets = offsets[:1] if (offsets == offsets[:1]).all() else offsets
+        return replace(self, offsets=offsets, pitches=steps, stick=stick)
 
     def begins_as(self, other: DataTile) -> bool:
         """True if it begins where ``other`` does; of tiles with places of the trace's choice."""
@@ -242,10 +250,6 @@ class DataTile:
                 return None
             pitches[last] = STICK_BYTES
         return replace(self, shape=shape, pitches=tuple(pitches), stick=last)
-
-    def of_tiles(self, tiles: Int64Array) -> DataTile:
-        """As tile t sees the memory of tile ``tiles[t]``."""
-        return replace(self, offsets=self.offsets[:, tiles])
 
     def permuted(self, order: Sequence[int]) -> DataTile:
         """Dim k of the result is dim ``order[k]`` of this, which varies with no other."""
@@ -280,13 +284,11 @@ def slot_pitches(shape: tuple[int, ...], element: str, stick: int | None) -> tup
 class Part:
     """Memory of a view: all of it, or a part of a distributed one.
 
-    ``start``: bytes from the owner's to its first element; ``strides`` in elements; ``corner``: the
-    coordinates of that element; ``sizes``: how many there are along each dim.
+    ``tile``: its elements, of any number; ``corner``: the coordinates of the first; ``sizes``: how
+    many there are along each dim.
     """
 
-    owner: int
-    start: Number
-    strides: tuple[int, ...]
+    tile: DataTile
     corner: tuple[Number, ...]
     sizes: tuple[Number, ...]
 
@@ -295,37 +297,35 @@ class Part:
 class View:
     """A memory view. ``sizes``: of all parts together; ``is_clipped``: elements outside are 0."""
 
-    element: str
     parts: tuple[Part, ...]
     sizes: tuple[Number, ...]
     is_clipped: bool
     op: TileOp
 
+    @property
+    def element(self) -> str:
+        """Element type."""
+        return self.parts[0].tile.element
+
 
 @dataclass(frozen=True, eq=False)
 class Access:
     """An access tile of a view: ``extents`` of the dims of the view, or of the variables of an
-    indirect one; dim k of the tile is dim ``order[k]`` of these. ``corner``: of the box in the
-    view, [row, tile] per dim.
+    indirect one; dim k of the tile is dim ``order[k]`` of these, which begin at ``corner``.
+
+    ``op``: of an indirect one, with its subscripts.
     """
 
     view: View
     extents: tuple[int, ...]
     order: tuple[int, ...]
-    corner: tuple[Number, ...] = ()
+    corner: tuple[Number, ...]
+    op: TileOp | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tile."""
         return tuple(self.extents[d] for d in self.order)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Indirect(Access):
-    """An indirect access tile. ``lows``: of its variables; ``op`` has the subscripts."""
-
-    lows: tuple[int, ...]
-    op: TileOp
 
 
 @dataclass(frozen=True, eq=False)
