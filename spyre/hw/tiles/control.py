@@ -272,7 +272,7 @@ def trace_produce(site: Site) -> None:
     made, parts = site.tracer.run_body(region.body, branch.level, names), []
     for value, type_ in zip(made, region.body[-1].fields["!values"], strict=True):
         tile = branch.as_tile(value, type_.extents)
-        parts.append(branch.reserved(tile.shape, tile.element, tile.lane_dim))
+        parts.append(branch.slot(tile.shape, tile.element, tile.lane_dim, is_local=False))
         branch.write(tile, parts[-1])
     site.bind(Future(tuple(parts), producers, site.level, branch.level.active))
 

@@ -164,17 +164,9 @@ class Tracer:
                 if error.finding.location is None:
                     raise relocate(error, type(error), site.place) from None
                 raise
-        ends = [op.fields.get("values", ()) for op in body[-1:]]
-        yielded = [self.value(name) for names in ends for name in names]
+        yielded = [site.value(name) for name in op.fields.get("values", ())] if body else []
         self.scope = self.scope.parents
         return yielded
-
-    def value(self, name: str) -> Value:
-        """The value of a name; one that was waiting is computed now, in its block."""
-        found = self.scope[name]
-        if callable(found):
-            found = self.scope[name] = found(None)
-        return found
 
     def last_use(self, op: TileOp, name: str) -> int:
         """Number of the operation that uses a result last."""
@@ -250,12 +242,14 @@ class Site:
 
     def resolved(self, key: str) -> Any:
         """An attribute's value, aliases resolved; None if it is not given."""
-        entry = self.op.attribute(key)
-        return None if entry is None else self.tracer.program.module.resolved(entry.value)
+        return self.tracer.program.module.attribute(self.op, key)
 
     def value(self, name: str) -> Value:
-        """The value of a name."""
-        return self.tracer.value(name)
+        """The value of a name; one that was waiting is computed now, in its block."""
+        scope = self.tracer.scope
+        if callable(found := scope[name]):
+            found = scope[name] = found(None)
+        return found
 
     def one_of(self, kind: type[V], name: str) -> V:
         """The value of a name, which has to be of ``kind``."""
@@ -285,10 +279,9 @@ class Site:
         value = self.value(item)
         if not isinstance(value, Number):
             place = self.tracer.program.module.locate(getattr(item, "start_pos", -1))
-            raise UnsupportedError(
-                "SPY194", f"%{item} depends on loaded data", place,
-                expected="a number that is known when the program is launched",
-            )  # fmt: skip
+            expected = "a number that is known when the program is launched"
+            message = f"%{item} depends on loaded data"
+            raise UnsupportedError("SPY194", message, place, expected=expected)
         if value.origin is not None and not is_address:
             self.refuse("an address as a number", "a number", f"%{item}")
         return value
@@ -345,9 +338,9 @@ class Site:
         at = [self._constant_at(element, held, row, stick, size) for row in distinct]
         offsets = np.array(at, np.int64)[which.reshape(values.shape[:2])]
         value = float(distinct[0, 0]) if distinct.size == 1 else None
-        steps = [p if n > 1 else 0 for p, n in zip(pitches, held, strict=True)] or [0] * len(shape)
-        owner = len(tracer.pointers)
-        return DataTile(shape, element, owner, offsets, number.level, tuple(steps), stick, value)
+        steps = tuple(p if n > 1 else 0 for p, n in zip(pitches, held, strict=True))
+        owner, steps = len(tracer.pointers), steps or (0,) * len(shape)
+        return DataTile(shape, element, owner, offsets, number.level, steps, stick, value)
 
     def _constant_at(
         self, element: str, held: tuple[int, ...], row: Array, stick: int | None, size: int
@@ -358,9 +351,10 @@ class Site:
             if tracer.constant_bytes + size > MOST_CONSTANT_BYTES:
                 self.refuse("a table of so many numbers", f"at most {MOST_CONSTANT_BYTES} bytes")
             image = np.full(size // ELEMENT_BYTES[element], row[0] if len(row) == 1 else 0.0)
-            tile = DataTile(held, element, 0, np.zeros((1, 1), np.int64), tracer.root,
-                            tuple(slot_pitches(held, element, stick)[0]), stick)  # fmt: skip
-            strides = [p // ELEMENT_BYTES[element] * image.itemsize for p in tile.element_pitches]
+            steps = list(slot_pitches(held, element, stick)[0])
+            if stick is not None:
+                steps[stick] = ELEMENT_BYTES[element]
+            strides = [step // ELEMENT_BYTES[element] * image.itemsize for step in steps]
             np.lib.stride_tricks.as_strided(image, held, strides)[...] = row.reshape(held)
             tracer.constants[key] = (tracer.constant_bytes, element, image)
             tracer.constant_bytes += size
@@ -403,34 +397,33 @@ class Site:
     # --- storage and statements -------------------------------------------------------------------
 
     def slot(
-        self, shape: tuple[int, ...], element: str, stick: int | None, until: int | None = None
+        self,
+        shape: tuple[int, ...],
+        element: str,
+        stick: int | None,
+        until: int | None = None,
+        is_local: bool = True,
     ) -> DataTile:
-        """New storage for a tile, as long as the result is used or ``until`` an operation."""
-        tracer = self.tracer
-        pitches, size = slot_pitches(shape, element, stick)
-        at = tracer.scratchpad.place(size, self.now, self.until if until is None else until)
-        if at is None:
-            tracer.spilled += size
-            return self.reserved(shape, element, stick)
-        offsets = np.array([[at]], np.int64)
-        return DataTile(shape, element, SCRATCHPAD, offsets, tracer.root, tuple(pitches), stick)
-
-    def reserved(self, shape: tuple[int, ...], element: str, stick: int | None) -> DataTile:
-        """New storage in device memory, one place per compute tile."""
+        """New storage for a tile, as long as the result is used or ``until`` an operation; in
+        device memory, one place per compute tile, without room or if it is not ``is_local``.
+        """
         tracer, (pitches, size) = self.tracer, slot_pitches(shape, element, stick)
-        offsets = tracer.reserved_bytes + size * np.arange(self.n_tiles)[None]
-        tracer.reserved_bytes += size * self.n_tiles
-        owner = len(tracer.pointers) + 1  # after the arguments and the constants
-        return DataTile(shape, element, owner, offsets, tracer.root, tuple(pitches), stick)
+        end, at = self.until if until is None else until, None
+        if is_local and (at := tracer.scratchpad.place(size, self.now, end)) is None:
+            tracer.spilled += size
+        owner, offsets = SCRATCHPAD, np.array([[at or 0]], np.int64)
+        if at is None:
+            owner = len(tracer.pointers) + 1  # after the arguments and the constants
+            offsets = tracer.reserved_bytes + size * np.arange(self.n_tiles)[None]
+            tracer.reserved_bytes += size * self.n_tiles
+        return DataTile(shape, element, owner, offsets, tracer.root, pitches, stick)
 
     def rows(self, shape: tuple[int, ...], element: str, until: int | None = None) -> DataTile:
         """New storage for elements of a tile, with its last dim along lanes."""
         return self.padded(self.slot(shape, element, len(shape) - 1 if shape else None, until))
 
     def padded(self, tile: DataTile) -> DataTile:
-        """The tile with zeros in the second stick of a pair that its elements do not reach, since
-        conversions read both.
-        """
+        """The tile, zeros in the second stick of a pair that it does not reach: casts read both."""
         d, lanes = tile.stick, tile.lanes
         if d is None or lanes == PAIR or not 0 < tile.shape[d] % PAIR <= lanes:
             return tile
@@ -481,10 +474,8 @@ class Site:
         dims = dims_of(source.shape)
         own = tuple((Operand(tile, dims, True), step, count) for tile, step, count in indices)
         extents = dict(zip(dims, source.shape, strict=True))
-        self.emit(
-            "identity", [Operand(source, dims, True)], Operand(target, dims, True), extents,
-            dims[-1], indices=own, gathers=gathers,
-        )  # fmt: skip
+        moved, place = (Operand(tile, dims, True) for tile in (source, target))
+        self.emit("identity", [moved], place, extents, dims[-1], indices=own, gathers=gathers)
 
     def copied(self, tile: DataTile, until: int | None = None) -> DataTile:
         """A copy with the last dim along lanes."""
@@ -519,7 +510,11 @@ class Site:
         can be written there.
         """
         stick = max((t.stick for t in inputs if t.stick is not None), default=None)
-        tiles = [self._along(tile, stick) for tile in inputs]
+        tiles = [
+            tile if stick in (None, tile.stick) or (tile.stick is None and not tile.pitches[stick])
+            else self.resticked(tile, stick)
+            for tile in inputs
+        ]  # fmt: skip
         element = element or tiles[-1].element
         if stick is None and shape and not any(t.varies for t in tiles):
             stick = len(shape) - 1 if target is None else target.stick
@@ -544,12 +539,6 @@ class Site:
         operands = [Operand(tile, dims) for tile in tiles]
         self.emit(name, operands, Operand(result, dims), extents, along, **further)
         return result
-
-    def _along(self, tile: DataTile, stick: int | None) -> DataTile:
-        """The tile with dim ``stick`` along lanes, if it varies with it."""
-        if stick is None or tile.stick == stick or (tile.stick is None and not tile.pitches[stick]):
-            return tile
-        return self.resticked(tile, stick)
 
     def copy(self, tile: DataTile, until: int | None = None) -> DataTile:
         """A copy by whole sticks."""

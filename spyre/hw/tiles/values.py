@@ -263,21 +263,20 @@ class DataTile:
         return self.viewed(shape, (0,) * len(dims), slopes)
 
 
-def slot_pitches(shape: tuple[int, ...], element: str, stick: int | None) -> tuple[list[int], int]:
+def slot_pitches(
+    shape: tuple[int, ...], element: str, stick: int | None
+) -> tuple[tuple[int, ...], int]:
     """Pitches of a tile in a scratchpad, row by row, and its bytes.
 
     The dim along lanes is padded to `PAIR`; without one, each element has `ROW_BYTES`.
     """
-    pitches = [0] * len(shape)
-    pitch = STICK_BYTES if stick is not None else ROW_BYTES
-    order = [d for d in range(len(shape)) if d != stick]
+    pitches, pitch = [STICK_BYTES] * len(shape), ROW_BYTES
     if stick is not None:
-        pitches[stick] = pitch
-        pitch *= -(-shape[stick] // PAIR) * (PAIR * ELEMENT_BYTES[element] // STICK_BYTES)
-    for d in reversed(order):
+        pitch = -(-shape[stick] // PAIR) * PAIR * ELEMENT_BYTES[element]
+    for d in reversed([d for d in range(len(shape)) if d != stick]):
         pitches[d] = pitch
         pitch *= shape[d]
-    return pitches, max(pitch, ROW_BYTES)
+    return tuple(pitches), max(pitch, ROW_BYTES)
 
 
 @dataclass(frozen=True, eq=False)
