@@ -274,7 +274,7 @@ def trace_produce(site: Site) -> None:
         tile = branch.as_tile(value, type_.extents)
         parts.append(branch.slot(tile.shape, tile.element, tile.lane_dim, is_local=False))
         branch.write(tile, parts[-1])
-    site.bind(Future(tuple(parts), producers, site.level, branch.level.active))
+    site.bind(Future(tuple(parts), producers, branch.level))
 
 
 def trace_deliver(site: Site) -> None:
@@ -309,8 +309,8 @@ def _check_arrival(
     site: Site, future: Future, consumers: Members, wanted: Mapping[int, tuple[int, ...]]
 ) -> None:
     """All tiles of a group reach a delivery, after their producers, or none: DeviceFault SPY415."""
-    level = site.level
-    made = np.broadcast_to(level.lift(future.produced, future.level), level.active.shape)
+    level, produced = site.level, future.level
+    made = np.broadcast_to(level.lift(produced.active, produced.parent), level.active.shape)
     for group in consumers:
         needed = sorted({p for tile in group for p in wanted[tile]})
         here: BoolArray = level.active[:, [*group]]

@@ -13,7 +13,7 @@ from spyre.hw.tiles.lowering import PRODUCT, Operand
 from spyre.hw.tiles.trace import Site, dims_of
 from spyre.hw.tiles.values import PAIR, DataTile, Number
 from spyre.mlir.operation import MASK_CONSTANT
-from spyre.mlir.tiles import FLOATS
+from spyre.mlir.tiles import FLOATS, integers
 
 IDENTITIES = {
     "add": 0.0, "mul": 1.0, "maximum": -np.inf, "minimum": np.inf,
@@ -30,16 +30,12 @@ def trace_splat(site: Site) -> None:
     (name,) = fields.get("ins", (fields.get("value"),))
     type_ = fields["!outs"][0] if "!outs" in fields else fields["!result"]
     rank = len(type_.extents)
-    new = _integers(site, "dimensions") if "dimensions" in fields else range(rank)
-    kept = [d for d in range(rank) if d not in new]
+    new = integers(fields["dimensions"]) if "dimensions" in fields else range(rank)
+    kept = [d for d in range(rank) if d not in (new or ())]
     value = site.value(name)
     if not isinstance(value, Number) or type_.element in FLOATS:
         value = site.as_tile(value, tuple(type_.extents[d] for d in kept))
     site.bind(value.over(type_.extents, kept))
-
-
-def _integers(site: Site, key: str) -> tuple[int, ...]:
-    return tuple(int(number.value) for number in site.op.fields[key])
 
 
 def trace_empty(site: Site) -> None:
@@ -52,7 +48,8 @@ def trace_empty(site: Site) -> None:
 
 def trace_transpose(site: Site) -> None:
     """A view with its dims in another order."""
-    site.bind(site.tile(site.op.fields["ins"][0]).permuted(_integers(site, "permutation")))
+    order = integers(site.op.fields["permutation"]) or ()
+    site.bind(site.tile(site.op.fields["ins"][0]).permuted(order))
 
 
 def trace_reshape(site: Site) -> None:
@@ -142,7 +139,8 @@ def trace_elements(site: Site) -> None:
 
 def reduced(site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...]) -> DataTile:
     """``tile`` without ``dims``, folded."""
-    if tile.stick is None or not tile.is_whole:
+    is_whole = all(p or n == 1 for p, n in zip(tile.pitches, tile.shape, strict=True))
+    if tile.stick is None or not is_whole:
         tile = site.copied(tile, site.now)
     stick, names = tile.stick or 0, dims_of(tile.shape)
     size = tile.shape[stick]

@@ -191,7 +191,7 @@ def _reduction(
         start = site.tile(fields["outs"][k], total.shape)
         is_neutral = start.value is not None and is_identity(start.value, engine)
         if not start.is_empty and not is_neutral:
-            place = total if total.is_whole else None
+            place = total if len(present) == len(shape) else None
             total = site.pointwise(engine, [start, total], total.shape, place)
         site.bind(total, site.op.results[k])
 

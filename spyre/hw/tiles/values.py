@@ -21,15 +21,9 @@ from spyre.layout import Int64Array
 from spyre.mlir.tiles import Members, TileOp
 
 BoolArray = npt.NDArray[np.bool_]
-FORMATS = {
-    "f16": "SEN169_FP16",
-    "!spyreop.df16": "SEN169_FP16",
-    "f32": "IEEE_FP32",
-    **dict.fromkeys(("i32", "si32", "i64", "index"), "IEEE_INT32"),
-}
-"""Device format of each element type that tiles are simulated of; the device has integers of 32
-bits.
-"""
+FORMATS = {"f16": "SEN169_FP16", "!spyreop.df16": "SEN169_FP16", "f32": "IEEE_FP32"}
+FORMATS |= dict.fromkeys(("i32", "si32", "i64", "index"), "IEEE_INT32")
+"""Device format of the elements of tiles; the device has integers of 32 bits."""
 ELEMENT_BYTES = {element: 2 if "16" in name else 4 for element, name in FORMATS.items()}
 PAIR = 64
 """Elements that last dims in scratchpads are padded to: a stick of f16, two of f32."""
@@ -41,9 +35,8 @@ ROW_BYTES = 2 * STICK_BYTES
 class Level:
     """The iterations of the loops around an operation.
 
-    ``parent_rows``: row of the outer level that each belongs to. ``active``: tiles that take part,
-    [row, tile]. ``indices``: induction variables, [row, depth]. ``key``: places in program order,
-    [row, column].
+    ``parent_rows``: rows of the outer level. ``active``: tiles that take part, [row, tile].
+    ``indices``: induction variables, [row, depth]. ``key``: places in program order, [row, column].
     """
 
     parent: Level | None
@@ -138,11 +131,6 @@ class DataTile:
     def varies(self) -> bool:
         """False for one number in all elements."""
         return any(self.pitches)
-
-    @property
-    def is_whole(self) -> bool:
-        """True if it varies with all dims of more than one element."""
-        return all(p or n == 1 for p, n in zip(self.pitches, self.shape, strict=True))
 
     @property
     def lane_dim(self) -> int | None:
@@ -254,13 +242,12 @@ class DataTile:
     def permuted(self, order: Sequence[int]) -> DataTile:
         """Dim k of the result is dim ``order[k]`` of this, which varies with no other."""
         slopes = [[int(d == k) for d in order] for k in range(len(self.shape))]
-        shape = tuple(self.shape[d] for d in order)
-        return self.viewed(shape, (0,) * len(slopes), slopes)
+        return self.viewed(tuple(self.shape[d] for d in order), [0] * len(slopes), slopes)
 
     def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> DataTile:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
         slopes = [[int(d == dim) for d in range(len(shape))] for dim in dims]
-        return self.viewed(shape, (0,) * len(dims), slopes)
+        return self.viewed(shape, [0] * len(dims), slopes)
 
 
 def slot_pitches(
@@ -329,14 +316,11 @@ class Access:
 
 @dataclass(frozen=True, eq=False)
 class Future:
-    """Parts that tiles have produced. ``produced``: the tiles that have, [row, tile] by the rows of
-    ``level``.
-    """
+    """Parts of ``producers``. ``level``: the iterations and tiles that have produced them."""
 
     parts: tuple[DataTile, ...]
     producers: Members
     level: Level
-    produced: BoolArray
 
 
 Value = Number | DataTile | View | Access | Future

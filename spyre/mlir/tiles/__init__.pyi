@@ -18,6 +18,9 @@ from .program import (
     KtirProgram as KtirProgram,
     load_ktir as load_ktir,
 )
+from .rules import (
+    integers as integers,
+)
 from .syntax import (
     BITS as BITS,
     FLOATS as FLOATS,
