@@ -20,7 +20,7 @@ import numpy as np
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.tiles.data import reshaped
 from spyre.hw.tiles.trace import MOST_INSTANCES, Site, computes_numbers
-from spyre.hw.tiles.values import BoolArray, DataTile, Future, Level, Number, Value
+from spyre.hw.tiles.values import BoolArray, DataTile, Future, Level, Number, Shape, Value
 from spyre.layout import Int64Array
 from spyre.mlir.tiles import TERMINATORS, Members, Region, TileOp, groups_of, members, sources
 
@@ -211,9 +211,10 @@ def in_places(
     outer, tracer.targets = tracer.targets, dict(tracer.targets)
     for (argument, place), name in zip(carried.items(), yields, strict=True):
         maker = next((k for k, o in enumerate(region.body) if name in o.results), None)
-        if maker is not None and region.body[maker].name.startswith(ELEMENTWISE):
-            if not any(argument in o.all_uses() for o in region.body[maker + 1 :]):
-                tracer.targets[name] = place
+        if maker is None or not region.body[maker].name.startswith(ELEMENTWISE):
+            continue
+        if not any(argument in o.all_uses() for o in region.body[maker + 1 :]):
+            tracer.targets[name] = place
     body = tuple(op for op in region.body if op.name not in TERMINATORS)
     end = TileOp("scf.yield", fields={"values": tuple(yields)})
     made = tracer.run_body((*body, end), site.level, {**others, **carried})
@@ -306,7 +307,7 @@ def _read(future: Future, producer: Int64Array) -> list[DataTile]:
 
 
 def _check_arrival(
-    site: Site, future: Future, consumers: Members, wanted: Mapping[int, tuple[int, ...]]
+    site: Site, future: Future, consumers: Members, wanted: Mapping[int, Shape]
 ) -> None:
     """All tiles of a group reach a delivery, after their producers, or none: DeviceFault SPY415."""
     level, produced = site.level, future.level

@@ -11,7 +11,7 @@ import numpy as np
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
 from spyre.hw.tiles.trace import Site, dims_of
-from spyre.hw.tiles.values import PAIR, DataTile, Number
+from spyre.hw.tiles.values import PAIR, DataTile, Number, Shape
 from spyre.mlir.operation import MASK_CONSTANT
 from spyre.mlir.tiles import FLOATS, integers
 
@@ -58,7 +58,7 @@ def trace_reshape(site: Site) -> None:
     site.bind(reshaped(site, tile, site.op.fields["!result"].extents))
 
 
-def reshaped(site: Site, tile: DataTile, shape: tuple[int, ...]) -> DataTile:
+def reshaped(site: Site, tile: DataTile, shape: Shape) -> DataTile:
     """The elements in another shape: a view, or a copy by way of a row of all of them."""
     found = tile.reshaped(shape)
     if found is not None:
@@ -137,7 +137,7 @@ def trace_elements(site: Site) -> None:
     site.bind(whole)
 
 
-def reduced(site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...]) -> DataTile:
+def reduced(site: Site, combiner: str, tile: DataTile, dims: Shape) -> DataTile:
     """``tile`` without ``dims``, folded."""
     is_whole = all(p or n == 1 for p, n in zip(tile.pitches, tile.shape, strict=True))
     if tile.stick is None or not is_whole:

@@ -24,7 +24,7 @@ from spyre.hw.tiles.numbers import (
     signed_as,
 )
 from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, BoolArray, DataTile, Number
+from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, BoolArray, DataTile, Number, Tiles
 from spyre.mlir.tiles import operation_rows
 
 COMPARISONS = {
@@ -95,7 +95,7 @@ def _check_divisor(site: Site, is_zero: BoolArray) -> None:
         site.fail(LaunchError, "SPY125", message, "a divisor other than 0", found)
 
 
-def _on_tiles(site: Site, tiles: Sequence[DataTile], target: DataTile | None) -> DataTile:
+def _on_tiles(site: Site, tiles: Tiles, target: DataTile | None) -> DataTile:
     """The operation over tiles of one shape; into ``target`` where that can be."""
     op, fields, shape = site.op, site.op.fields, tiles[0].shape
     row, short = operation_rows()[op.name], op.name.partition(".")[2]
@@ -120,9 +120,7 @@ def _on_tiles(site: Site, tiles: Sequence[DataTile], target: DataTile | None) ->
     return site.pointwise(row.engine, tiles, shape, target, constants=bits)
 
 
-def combined(
-    site: Site, engine: str, tiles: Sequence[DataTile], target: DataTile | None
-) -> DataTile:
+def combined(site: Site, engine: str, tiles: Tiles, target: DataTile | None) -> DataTile:
     """An operation of the engine, a formula of them, or one on integers, over tiles."""
     element, shape = tiles[-1].element, tiles[0].shape
     if FORMATS[element] == WORD:
@@ -150,9 +148,7 @@ def _cast(site: Site, short: str, tile: DataTile, target: DataTile | None) -> Da
     return converted(site, tile, wanted, target, site.until)
 
 
-def _compared(
-    site: Site, predicate: str, tiles: Sequence[DataTile], target: DataTile | None
-) -> DataTile:
+def _compared(site: Site, predicate: str, tiles: Tiles, target: DataTile | None) -> DataTile:
     """cmpf and cmpi: 1 or 0, of floats in their element type, of integers in float32."""
     shape, kind = tiles[0].shape, site.op.fields["!T"].scalar
     if predicate in ("true", "false"):
@@ -168,7 +164,7 @@ def _compared(
     return site.pointwise(COMPARISONS[predicate[-2:]], tiles, shape, target)
 
 
-def _difference(site: Site, tiles: Sequence[DataTile], is_unsigned: bool = False) -> DataTile:
+def _difference(site: Site, tiles: Tiles, is_unsigned: bool = False) -> DataTile:
     """A float32 with the sign of the first minus the second integer: that of their difference in
     float32 or, where they are equal in float32, of the difference of the integers, which is small.
     """
@@ -181,9 +177,7 @@ def _difference(site: Site, tiles: Sequence[DataTile], is_unsigned: bool = False
     return site.pointwise("where3", [far, far, near], shape)
 
 
-def _on_integers(
-    site: Site, name: str, tiles: Sequence[DataTile], target: DataTile | None
-) -> DataTile:
+def _on_integers(site: Site, name: str, tiles: Tiles, target: DataTile | None) -> DataTile:
     """Sums, differences, products and choices of 32-bit integers."""
     shape = tiles[0].shape
     if name[:3] in ("min", "max"):

@@ -17,7 +17,7 @@ from spyre.hw.tiles.control import in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, is_identity, reduced
 from spyre.hw.tiles.elementwise import combined
 from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import DataTile, Number, Value
+from spyre.hw.tiles.values import DataTile, Number, Shape, Value
 from spyre.mlir.program import INTEGERS, AffineDim, AffineMap, fold, slope_along
 from spyre.mlir.tiles import FLOATS, Region, TileOp, operation_rows
 
@@ -76,7 +76,7 @@ def trace_reduce(site: Site) -> None:
 # --- operands through maps ------------------------------------------------------------------------
 
 
-def _order(site: Site, map_: AffineMap) -> tuple[int, ...]:
+def _order(site: Site, map_: AffineMap) -> Shape:
     order = map_.permutation
     if order is None:
         site.refuse("a map of an output that is no choice of dims", "distinct dims", str(map_))
@@ -93,10 +93,7 @@ def _linear(site: Site, map_: AffineMap) -> tuple[list[int], list[list[int]]]:
 
 
 def _covers(
-    first: Sequence[int],
-    slopes: Sequence[Sequence[int]],
-    shape: tuple[int, ...],
-    extents: tuple[int, ...],
+    first: Sequence[int], slopes: Sequence[Sequence[int]], shape: Shape, extents: Shape
 ) -> bool:
     """True if a linear map takes the space to each element of an operand once."""
     wide = [d for d, size in enumerate(shape) if size > 1]
@@ -109,7 +106,7 @@ def _covers(
     return all(sum(row[d] != 0 for row in slopes) == 1 for d in wide)
 
 
-def _seen(site: Site, value: Value, map_: AffineMap, shape: tuple[int, ...]) -> Value:
+def _seen(site: Site, value: Value, map_: AffineMap, shape: Shape) -> Value:
     """An operand over the space of iterations."""
     if map_.permutation is not None and isinstance(value, DataTile | Number):
         is_alone = isinstance(value, Number) and not value.shape
@@ -119,15 +116,13 @@ def _seen(site: Site, value: Value, map_: AffineMap, shape: tuple[int, ...]) -> 
     return tile if tile.stick is not None or not tile.varies else site.copied(tile)
 
 
-def _iterators(site: Site, shape: tuple[int, ...]) -> list[Number]:
+def _iterators(site: Site, shape: Shape) -> list[Number]:
     """The number of the iteration along each dim, over the space."""
     grids = np.ogrid[tuple(slice(n) for n in shape)]
     return [Number(np.asarray(grid)[None, None], site.level, shape=shape) for grid in grids]
 
 
-def _run(
-    site: Site, seen: Sequence[Value], shape: tuple[int, ...], body: tuple[TileOp, ...]
-) -> list[Value]:
+def _run(site: Site, seen: Sequence[Value], shape: Shape, body: tuple[TileOp, ...]) -> list[Value]:
     """The values that ``body`` yields over the space of iterations."""
     tracer, region = site.tracer, site.op.regions[0]
     tracer.iterators = _iterators(site, shape)
@@ -136,11 +131,7 @@ def _run(
 
 
 def _body(
-    site: Site,
-    seen: Sequence[Value],
-    shape: tuple[int, ...],
-    to_output: tuple[int, ...],
-    target: DataTile | None,
+    site: Site, seen: Sequence[Value], shape: Shape, to_output: Shape, target: DataTile | None
 ) -> DataTile:
     """The tile that the body yields; its last operation writes ``target``, if it can."""
     tracer, body = site.tracer, site.op.regions[0].body
@@ -158,11 +149,7 @@ def _body(
 
 
 def _reduction(
-    site: Site,
-    seen: Sequence[Value],
-    shape: tuple[int, ...],
-    summed: Sequence[int],
-    orders: Sequence[tuple[int, ...]],
+    site: Site, seen: Sequence[Value], shape: Shape, summed: Sequence[int], orders: Sequence[Shape]
 ) -> None:
     """Fold the dims ``summed`` of the space; ``orders``: the dims of each output."""
     fields, regions = site.op.fields, site.op.regions
@@ -232,9 +219,9 @@ def _fold(users: Sequence[TileOp], own: str, result: str) -> Fold | None:
 def _stepwise(
     site: Site,
     seen: Sequence[Value],
-    shape: tuple[int, ...],
+    shape: Shape,
     summed: Sequence[int],
-    orders: Sequence[tuple[int, ...]],
+    orders: Sequence[Shape],
     folds: Sequence[Fold],
 ) -> None:
     """Fold one point of the dims ``summed`` after another, the last dim fastest: an iteration each

@@ -16,7 +16,7 @@ import numpy as np
 from spyre.errors import SourceLocation
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.hw.tiles.program import TileStatement
-from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Level
+from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Level, Shape
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Indirection, Operation, Tensor
 
@@ -151,7 +151,7 @@ def _fixed_dims(
 
 
 def _tensor(
-    index: int, operand: Operand, intent: Intent, starts: tuple[int, ...], moving: Sequence[str]
+    index: int, operand: Operand, intent: Intent, starts: Shape, moving: Sequence[str]
 ) -> Tensor:
     tile = operand.tile
     if operand.single:

@@ -28,6 +28,7 @@ from spyre.hw.tiles.values import (
     Level,
     Number,
     Part,
+    Shape,
     View,
 )
 from spyre.layout import Int64Array
@@ -167,7 +168,7 @@ def trace_indirect_tile(site: Site) -> None:
     site.bind(Access(site.one_of(View, site.op.fields["view"]), extents, order, corner, site.op))
 
 
-def _box(site: Site, prefix: str) -> tuple[tuple[int, ...], ...]:
+def _box(site: Site, prefix: str) -> tuple[Shape, ...]:
     """Corner and extents of the set of an access, and the dim that each dim of the tile is."""
     box = site.resolved(f"{prefix}_set").box(site.numbers(site.op.fields.get("symbols", ())))
     if box is None:
@@ -231,11 +232,10 @@ def trace_moved(site: Site) -> None:
     pieces = _pieces(site, access)
     for memory, _, _ in pieces if not loads else ():
         _check_aliasing(site, memory)
-    memory, _, own = pieces[0] if len(pieces) == 1 else (None, (), None)
-    if memory is not None and memory.stick is not None and own is site.level:
-        if memory.shape == access.shape:
-            _bind_operand(site, memory)
-            return
+    whole = [m for m, _, own in pieces if own is site.level and m.shape == access.shape]
+    if len(pieces) == len(whole) == 1 and whole[0].stick is not None:
+        _bind_operand(site, whole[0])
+        return
     if loads:
         value = site.rows(access.shape, access.view.element)
         if access.view.is_clipped:
@@ -273,7 +273,7 @@ def _check_aliasing(site: Site, memory: DataTile) -> None:
 
 # --- indirect accesses ----------------------------------------------------------------------------
 
-Line = tuple[Array, tuple[int, ...]]
+Line = tuple[Array, Shape]
 """A linear function of the variables: its first value [row, tile], and its step along each."""
 
 
@@ -298,19 +298,23 @@ def _move_indirect(site: Site, access: Access, loads: bool) -> None:
             inner.require_inside(k, low, last, looked.sizes[k].at(inner.level), "view")
         direct.append(own[0] if view is None else nothing)
         if isinstance(view, View):
-            table = view.parts[0].tile.viewed(extents, *zip(*own, strict=True), inner.level)
+            table = _along(view, own, extents, inner)
             step, count = whole.parts[0].tile.pitches[dim], same(inner, whole.sizes[dim])
             indices.append((table, step, count))
-    memory = whole.parts[0].tile.viewed(extents, *zip(*direct, strict=True), inner.level)
+    memory = _along(whole, direct, extents, inner)
     at = [steps[v] if v < len(steps) else nothing[0] for v in order]
     part = value.part(at, tuple(extents[v] for v in order), inner.level)
     part = part.permuted(tuple(map(order.index, range(len(order)))))
     inner.move(*((memory, part) if loads else (part, memory)), indices, gathers=loads)
 
 
-def _lines_of(
-    site: Site, access: Access
-) -> tuple[Site, list[list[Line]], tuple[int, ...], list[Array]]:
+def _along(view: View, lines: Sequence[Line], extents: Shape, site: Site) -> DataTile:
+    """The elements of ``view`` at coordinates that are linear in the variables."""
+    first, slopes = [low for low, _ in lines], [slope for _, slope in lines]
+    return view.parts[0].tile.viewed(extents, first, slopes, site.level)
+
+
+def _lines_of(site: Site, access: Access) -> tuple[Site, list[list[Line]], Shape, list[Array]]:
     """The iterations, the subscripts as linear functions, the extents of the variables, and the
     steps of those that are enumerated from their lowest values.
     """
@@ -334,7 +338,7 @@ def _lines_of(
 
 
 def _line(
-    site: Site, expression: Expression, firsts: dict[str, Array], extents: tuple[int, ...]
+    site: Site, expression: Expression, firsts: dict[str, Array], extents: Shape
 ) -> Line | None:
     """An expression as a linear function of the variables from their values ``firsts`` on; None if
     it is none, or falls.

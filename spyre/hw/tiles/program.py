@@ -62,9 +62,7 @@ class TracedProgram:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """An address per argument."""
-        return tuple(
-            Parameter(f"arg_{k}_base_addr", "input_arg") for k in range(self.n_arguments)
-        )
+        return tuple(Parameter(f"arg_{k}_base_addr", "input_arg") for k in range(self.n_arguments))
 
     @property
     def allocations(self) -> tuple[DeviceAllocation, ...]:

@@ -41,6 +41,8 @@ from spyre.hw.tiles.values import (
     DataTile,
     Level,
     Number,
+    Shape,
+    Tiles,
     Value,
     slot_pitches,
 )
@@ -266,8 +268,8 @@ class Site:
         first, last, size = (np.broadcast_to(x, active.shape) for x in (first, last, size))
         outside = active & ((first < 0) | (last >= size))
         if outside.any():
-            at = row, tile = tuple(np.argwhere(outside)[0])
-            message = f"a tile of data leaves its {what} on compute tile {tile}"
+            at = tuple(np.argwhere(outside)[0])
+            message = f"a tile of data leaves its {what} on compute tile {at[1]}"
             expected = f"coordinates from 0, below {size[at]}, along dim {dim}"
             found = first[at] if first[at] < 0 else last[at]
             self.fail(DeviceFault, "SPY414", message, expected, found)
@@ -290,11 +292,11 @@ class Site:
         """Numbers by the iterations of the operation, [row, tile] each."""
         return tuple(self.number(item).at(self.level) for item in items)
 
-    def tile(self, name: str, shape: tuple[int, ...] = ()) -> DataTile:
+    def tile(self, name: str, shape: Shape = ()) -> DataTile:
         """A name's tile; a number becomes a constant tile of ``shape``."""
         return self.as_tile(self.value(name), shape)
 
-    def as_tile(self, value: Value, shape: tuple[int, ...]) -> DataTile:
+    def as_tile(self, value: Value, shape: Shape) -> DataTile:
         """A value as a tile; a number becomes a constant one of ``shape``."""
         if isinstance(value, Number):
             if value.origin is not None:
@@ -308,7 +310,7 @@ class Site:
         """A number of the type ``kind``, the same on all tiles, rounded to the type."""
         return Number(self.rounded(np.asarray([[value]]), kind), self.level, kind=kind)
 
-    def filled(self, value: float, kind: str, shape: tuple[int, ...]) -> DataTile:
+    def filled(self, value: float, kind: str, shape: Shape) -> DataTile:
         """A constant tile of one number."""
         return self.constant(self.typed(value, kind), shape)
 
@@ -322,7 +324,7 @@ class Site:
             return np.asarray(decode_bfloat16(encode_bfloat16(single)))
         return single if kind == "f32" else self.tracer.half(single)
 
-    def constant(self, number: Number, shape: tuple[int, ...]) -> DataTile:
+    def constant(self, number: Number, shape: Shape) -> DataTile:
         """A tile of numbers, read from the constants' memory; booleans are 1 and 0."""
         tracer, shape = self.tracer, number.shape or shape
         values = np.asarray(number.values, np.float64)
@@ -343,7 +345,7 @@ class Site:
         return DataTile(shape, element, owner, offsets, number.level, steps, stick, value)
 
     def _constant_at(
-        self, element: str, held: tuple[int, ...], row: Array, stick: int | None, size: int
+        self, element: str, held: Shape, row: Array, stick: int | None, size: int
     ) -> int:
         """Byte of the constants' memory at which the numbers ``row`` of a shape are."""
         tracer, key = self.tracer, (element, held, row.tobytes())
@@ -374,7 +376,7 @@ class Site:
             self.tracer.scratchpad.extend(int(tile.offsets.flat[0]), until)
 
     def bind_computed(self, compute: Pending) -> None:
-        """Define the result as the tile that ``compute`` gives; it waits if only a store uses it."""
+        """Define the result as the tile of ``compute``, which waits if only a store uses it."""
         waits = self.is_only_used_by("ktdp.store")
         self.bind(compute if waits else compute(self.tracer.targets.get(self.op.results[0])))
 
@@ -398,7 +400,7 @@ class Site:
 
     def slot(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         element: str,
         stick: int | None,
         until: int | None = None,
@@ -418,7 +420,7 @@ class Site:
             tracer.reserved_bytes += size * self.n_tiles
         return DataTile(shape, element, owner, offsets, tracer.root, pitches, stick)
 
-    def rows(self, shape: tuple[int, ...], element: str, until: int | None = None) -> DataTile:
+    def rows(self, shape: Shape, element: str, until: int | None = None) -> DataTile:
         """New storage for elements of a tile, with its last dim along lanes."""
         return self.padded(self.slot(shape, element, len(shape) - 1 if shape else None, until))
 
@@ -499,8 +501,8 @@ class Site:
     def pointwise(
         self,
         name: str,
-        inputs: Sequence[DataTile],
-        shape: tuple[int, ...],
+        inputs: Tiles,
+        shape: Shape,
         target: DataTile | None = None,
         until: int | None = None,
         element: str = "",
@@ -553,7 +555,7 @@ class Site:
         else:
             self.pointwise("identity", [tile], target.shape, target)
 
-    def copy_back(self, made: Sequence[DataTile], places: Sequence[DataTile]) -> None:
+    def copy_back(self, made: Tiles, places: Tiles) -> None:
         """Copy values to the places of those they replace, through another place where they are
         one of those themselves.
         """

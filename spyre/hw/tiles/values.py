@@ -20,6 +20,8 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.tiles import Members, TileOp
 
+Shape = tuple[int, ...]
+"""Extents, dims or positions: an integer per dim."""
 BoolArray = npt.NDArray[np.bool_]
 FORMATS = {"f16": "SEN169_FP16", "!spyreop.df16": "SEN169_FP16", "f32": "IEEE_FP32"}
 FORMATS |= dict.fromkeys(("i32", "si32", "i64", "index"), "IEEE_INT32")
@@ -50,7 +52,7 @@ class Level:
         """Number of iterations."""
         return len(self.active)
 
-    def lift(self, values: npt.NDArray[Any], level: Level) -> npt.NDArray[Any]:
+    def lift(self, values: npt.NDArray[Any], level: Level | None) -> npt.NDArray[Any]:
         """``values`` [row, tile] of an outer ``level``, by the rows of this one."""
         if level is self or values.shape[0] == 1:
             return values
@@ -76,14 +78,14 @@ class Number:
     level: Level
     origin: int | None = None
     kind: str = "index"
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
 
     def at(self, level: Level, rank: int = 0) -> npt.NDArray[Any]:
         """Its values by the rows of ``level``, with at least ``rank`` dims after row and tile."""
         values = level.lift(self.values, self.level)
         return values.reshape(values.shape + (1,) * (rank + 2 - values.ndim))
 
-    def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> Number:
+    def over(self, shape: Shape, dims: Sequence[int]) -> Number:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
         extents, order = [1] * len(shape), sorted(range(len(dims)), key=dims.__getitem__)
         for own, dim in enumerate(dims):
@@ -107,12 +109,12 @@ class DataTile:
     ``value``: of a constant, else None. ``is_empty``: it has no values (tensor.empty).
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     element: str
     owner: int
     offsets: Int64Array
     level: Level
-    pitches: tuple[int, ...]
+    pitches: Shape
     stick: int | None
     value: float | None = None
     is_empty: bool = False
@@ -138,14 +140,14 @@ class DataTile:
         return self.stick if self.varies or not self.shape else len(self.shape) - 1
 
     @property
-    def element_pitches(self) -> tuple[int, ...]:
+    def element_pitches(self) -> Shape:
         """Bytes from element to element along each dim."""
         word = ELEMENT_BYTES[self.element]
         return tuple(word if d == self.stick else p for d, p in enumerate(self.pitches))
 
     def viewed(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         first: Sequence[Any],
         slopes: Sequence[Sequence[int]],
         level: Level | None = None,
@@ -176,7 +178,7 @@ class DataTile:
     def part(
         self,
         at: Sequence[npt.NDArray[Any]],
-        shape: tuple[int, ...],
+        shape: Shape,
         level: Level,
         strides: Sequence[int] = (),
     ) -> DataTile:
@@ -185,7 +187,7 @@ class DataTile:
         slopes = [[step * (d == k) for d in range(len(shape))] for k, step in enumerate(steps)]
         return self.viewed(shape, at, slopes, level)
 
-    def in_rows(self, shape: tuple[int, ...]) -> DataTile:
+    def in_rows(self, shape: Shape) -> DataTile:
         """A row of elements in another shape, in whole sticks where its last dim is."""
         steps = [prod(shape[k + 1 :]) * ELEMENT_BYTES[self.element] for k in range(len(shape))]
         whole = bool(shape) and shape[-1] % self.lanes == 0
@@ -199,8 +201,9 @@ class DataTile:
         wide = [d for d, extent in enumerate(self.shape) if extent > 1]
         pitches, word = self.pitches, ELEMENT_BYTES[self.element]
         sticks = [d for d in wide if pitches[d] == word and self.shape[d] % self.lanes == 0]
-        bytes_ = [np.where(active, self.offsets, 0), *(pitches[d] for d in wide if d not in sticks)]
-        whole = len(sticks) == 1 and not any(np.any(x % STICK_BYTES) for x in bytes_)
+        others = [pitches[d] for d in wide if d not in sticks]
+        whole = len(sticks) == 1 and not any(pitch % STICK_BYTES for pitch in others)
+        whole = whole and not np.any(np.where(active, self.offsets, 0) % STICK_BYTES)
         stick, offsets = sticks[0] if whole else None, self.offsets
         steps = tuple(
             STICK_BYTES if d == stick else pitch if d in wide else 0
@@ -214,7 +217,7 @@ class DataTile:
         first, second = self.offsets.flat[:1], other.offsets.flat[:1]  # none in no iterations
         return self.owner == other.owner and np.array_equal(first, second)
 
-    def reshaped(self, shape: tuple[int, ...]) -> DataTile | None:
+    def reshaped(self, shape: Shape) -> DataTile | None:
         """The same elements in another shape of as many; None if they would have to move."""
         runs: list[list[int]] = []  # extent and pitch of neighbours in memory, outermost first
         for extent, pitch in zip(self.shape, self.element_pitches, strict=True):
@@ -244,15 +247,16 @@ class DataTile:
         slopes = [[int(d == k) for d in order] for k in range(len(self.shape))]
         return self.viewed(tuple(self.shape[d] for d in order), [0] * len(slopes), slopes)
 
-    def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> DataTile:
+    def over(self, shape: Shape, dims: Sequence[int]) -> DataTile:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
         slopes = [[int(d == dim) for d in range(len(shape))] for dim in dims]
         return self.viewed(shape, [0] * len(dims), slopes)
 
 
-def slot_pitches(
-    shape: tuple[int, ...], element: str, stick: int | None
-) -> tuple[tuple[int, ...], int]:
+Tiles = Sequence[DataTile]
+
+
+def slot_pitches(shape: Shape, element: str, stick: int | None) -> tuple[Shape, int]:
     """Pitches of a tile in a scratchpad, row by row, and its bytes.
 
     The dim along lanes is padded to `PAIR`; without one, each element has `ROW_BYTES`.
@@ -303,13 +307,13 @@ class Access:
     """
 
     view: View
-    extents: tuple[int, ...]
-    order: tuple[int, ...]
+    extents: Shape
+    order: Shape
     corner: tuple[Number, ...]
     op: TileOp | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Shape of the tile."""
         return tuple(self.extents[d] for d in self.order)
 

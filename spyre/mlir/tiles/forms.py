@@ -120,16 +120,22 @@ def read_form(reader: Reader, elements: tuple[Element, ...], draft: Draft) -> No
                 read_form(reader, element.parts, draft)
         elif element.sign in _FIELDS:
             draft.fields[element.key] = _FIELDS[element.sign](reader, element)
-        elif element.sign in ("^", "^="):
-            _read_new_names(reader, element, draft)
-        elif element.sign == "~":
-            while reader.kind == "angled" and reader.text.startswith(("fastmath<", "overflow<")):
-                flags = draft.fields.get("flags", Opaque(""))
-                draft.fields["flags"] = Opaque(f"{flags.text} {reader.next()}".strip())
-        elif element.name:
-            draft.regions.append(_region(reader, element, draft))
-        elif reader.text == "{":
-            draft.attributes = reader.dictionary()
+        else:
+            _read_other(reader, element, draft)
+
+
+def _read_other(reader: Reader, element: Element, draft: Draft) -> None:
+    """New names, flags, regions, the attribute dictionary."""
+    if element.sign in ("^", "^="):
+        _read_new_names(reader, element, draft)
+    elif element.sign == "~":
+        while reader.kind == "angled" and reader.text.startswith(("fastmath<", "overflow<")):
+            flags = draft.fields.get("flags", Opaque(""))
+            draft.fields["flags"] = Opaque(f"{flags.text} {reader.next()}".strip())
+    elif element.name:
+        draft.regions.append(_region(reader, element, draft))
+    elif reader.text == "{":
+        draft.attributes = reader.dictionary()
 
 
 def _begins(reader: Reader, parts: tuple[Element, ...]) -> bool:
@@ -223,12 +229,18 @@ def _typed_names(reader: Reader) -> tuple[tuple[Name, Type | None], ...]:
 def print_operation(op: TileOp, indent: str = "") -> str:
     """One operation with its regions, without the indentation of its first line."""
     is_generic = op.name.startswith(f"{EXAMPLE_DIALECT}.")
-    elements = elements_of(GENERIC_FORM if is_generic else operation_rows()[op.name].form)
-    name, regions, words = f'"{op.name}"' if is_generic else op.name, iter(op.regions), list[str]()
-    missing = () if any(e.sign == "{" and not e.name for e in elements) else op.attributes
-    results = ", ".join(f"%{result}" for result in op.results)
+    name, results = op.name, ", ".join(f"%{result}" for result in op.results)
     if "#" in results:
         results = f"%{op.results[0].partition('#')[0]}:{len(op.results)}"
+    rest = _print_form(op, GENERIC_FORM if is_generic else operation_rows()[name].form, indent)
+    blank = " " if rest and not rest.startswith("(") else ""
+    name = f'"{name}"' if is_generic else name
+    return _located(f"{results}{' = ' * bool(results)}{name}{blank}{rest}", op.location)
+
+
+def _print_form(op: TileOp, form: str, indent: str) -> str:
+    elements, regions, words = elements_of(form), iter(op.regions), list[str]()
+    missing = () if any(e.sign == "{" and not e.name for e in elements) else op.attributes
 
     def write(element: Element) -> None:
         nonlocal missing
@@ -249,9 +261,7 @@ def print_operation(op: TileOp, indent: str = "") -> str:
 
     for element in elements:
         write(element)
-    rest = _spaced([*words, print_value(missing)] if missing else words)
-    blank = " " if rest and not rest.startswith("(") else ""
-    return _located(f"{results}{' = ' * bool(results)}{name}{blank}{rest}", op.location)
+    return _spaced([*words, print_value(missing)] if missing else words)
 
 
 def _print_field(op: TileOp, element: Element) -> str:

@@ -289,7 +289,7 @@ class Reader:
         signs = 0  # counted, because a call for each would be too deep
         while self.accept("-"):
             signs += 1
-        kind, text, place = self.kind, self.text, self.place
+        kind, place = self.kind, self.place
         if self.accept("("):
             found = self.draft()
             self.expect(")")
@@ -331,7 +331,7 @@ def affine(text: str, place: int) -> AffineMap | AffineSet:
 def _affine(text: str) -> AffineMap | AffineSet:
     if not text.startswith(("affine_map<", "affine_set<")) or text[-1] != ">":
         raise Rejection("SPY102", "unexpected text", 0, expected="affine_map<…> or affine_set<…>")
-    start, found = text.index("<") + 1, None
+    start = text.index("<") + 1
     reader = Reader(text[start:-1], start)
     reader.expect("(")
     dims = reader.listed(reader.word, ")")
@@ -342,7 +342,9 @@ def _affine(text: str) -> AffineMap | AffineSet:
     reader.expect("(")
     if is_map:
         results = reader.listed(reader.draft, ")")
-        found = AffineMap(*counts, tuple(resolve(result, names) for result in results))
+        found: AffineMap | AffineSet = AffineMap(
+            *counts, tuple(resolve(result, names) for result in results)
+        )
     else:
         drafts = reader.listed(reader.constraint, ")")
         constraints = tuple(Constraint(resolve(draft, names), equal) for draft, equal in drafts)

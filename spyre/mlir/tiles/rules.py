@@ -38,13 +38,13 @@ from spyre.rules import Fault
 
 Faults = Iterator[Fault[int]]
 MOST_TILES = 32
-PREDICATES = {
-    "arith.cmpi": "eq ne slt sle sgt sge ult ule ugt uge".split(),
-    "arith.cmpf": "oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno true false".split(),
-}
-COMBINERS = (
-    "addf mulf maximumf minimumf maxnumf minnumf addi muli maxsi minsi maxui minui".split()
-)
+PREDICATES: dict[str, tuple[str, ...]] = {
+    "arith.cmpi": ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"),
+    "arith.cmpf": ("oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult",
+                   "ule", "une", "uno", "true", "false"),
+}  # fmt: skip
+COMBINERS = ("addf", "mulf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi", "muli", "maxsi",
+             "minsi", "maxui", "minui")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,28 +119,29 @@ def grid_of(function: TileFunction) -> tuple[tuple[int, ...], list[Fault[int]]]:
 
 def attribute_faults(module: TileModule, value: Any, place: int) -> Faults:
     """Aliases that are not defined (SPY134), wrong memory spaces and annotations of a value."""
-    if isinstance(value, AttributeEntry):
-        value, place = value.value, value.position
     if isinstance(value, tuple):
         for item in value:
             yield from attribute_faults(module, item, place)
+    elif isinstance(value, AttributeEntry):
+        yield from attribute_faults(module, value.value, value.position)
     elif isinstance(value, Alias):
         if module.resolved(value) is None:
             yield Fault("SPY134", place, f"{value} is not defined", "an alias of this text")
+    elif isinstance(value, Type):
+        yield from _type_faults(module, value, place)
     elif isinstance(value, Opaque) and "memory_space<" in value.text:
         yield from _space_faults(value.text, place)
-    elif isinstance(value, Type) and value.kind == "runtime_arg":
-        for key, number in value.details:
-            if number <= 0:
-                message = f"{key} of a runtime_arg is not positive"
-                yield Fault("SPY126", place, message, "a positive integer", str(number))
-    elif isinstance(value, Type) and value.kind == "tile_future":
-        if value.details[1].startswith("#"):
-            yield from attribute_faults(module, Alias(value.details[1][1:]), place)
-    elif isinstance(value, Type) and value.kind == "memref":
-        layouts = ("strided<", "affine_map<")
-        for text in (detail for detail in value.details if not detail.startswith(layouts)):
-            yield from _space_faults(text, place)
+
+
+def _type_faults(module: TileModule, type_: Type, place: int) -> Faults:
+    for detail in type_.details:
+        if type_.kind == "runtime_arg" and detail[1] <= 0:
+            message = f"{detail[0]} of a runtime_arg is not positive"
+            yield Fault("SPY126", place, message, "a positive integer", str(detail[1]))
+        elif type_.kind == "memref" and not detail.startswith(("strided<", "affine_map<")):
+            yield from _space_faults(detail, place)
+        elif type_.kind == "tile_future" and detail[:1] == "#":
+            yield from attribute_faults(module, Alias(detail[1:]), place)
 
 
 def _space_faults(text: str, place: int) -> Faults:
@@ -366,8 +367,9 @@ def _static(context: Context) -> Faults:
 
 def integers(value: Any) -> tuple[int, ...] | None:
     """Integers of an attribute; None if it is something else."""
-    items = [getattr(item, "value", None) for item in value] if isinstance(value, tuple) else [0.5]
-    return tuple(items) if all(isinstance(item, int) for item in items) else None
+    items = [getattr(item, "value", None) for item in value] if isinstance(value, tuple) else [None]
+    found = tuple(item for item in items if isinstance(item, int))
+    return found if len(found) == len(items) else None
 
 
 def _broadcast(context: Context) -> Faults:
@@ -390,9 +392,9 @@ def _transpose(context: Context) -> Faults:
 
 
 def _equal(context: Context) -> Faults:
-    first, *others = (*context.type("ins"), *context.type("outs"))
-    for type_ in others:
-        yield from context.equal("SPY184", "operands differ in type", first, type_)
+    types = (*context.type("ins"), *context.type("outs"))
+    for type_ in types[1:]:
+        yield from context.equal("SPY184", "operands differ in type", types[0], type_)
 
 
 def _reduce(context: Context) -> Faults:

@@ -247,7 +247,7 @@ class TileOp(SyntaxNode):
     def memory_space(self) -> MemorySpace | None:
         """The memory of a view; None if it is not given, or is none that exists."""
         entry = self.attribute("memory_space")
-        return entry and memory_space(str(entry.value))
+        return None if entry is None else memory_space(str(entry.value))
 
     def inside(self) -> Iterator[TileOp]:
         """Every operation of its regions, in textual order."""

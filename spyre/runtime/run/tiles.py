@@ -25,7 +25,7 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles import FORMATS, PointerArgument, TracedKernel, trace_function
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.lru_cache import LruCache
-from spyre.mlir.tiles import KtirArgument, KtirProgram
+from spyre.mlir.tiles import KtirProgram
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
 from spyre.runtime.program import Role
 from spyre.runtime.run.runs import Run, RunBuffer, RunLaunch, RunOutput
