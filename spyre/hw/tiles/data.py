@@ -169,15 +169,30 @@ def is_identity(value: float, combiner: str) -> bool:
     )
 
 
+def _filled_up(site: Site, tile: DataTile, shape: Shape) -> DataTile:
+    """The tile with zeros behind it, in ``shape``."""
+    if tile.shape == shape:
+        return tile
+    whole = site.slot(shape, tile.element, len(shape) - 1, site.now)
+    site.write(site.filled(0, tile.element, shape), whole)
+    site.move(tile, whole.part(site.numbers([0] * len(shape)), tile.shape, site.level))
+    return whole
+
+
 def trace_product(site: Site) -> None:
     """linalg.matmul and batch_matmul: ``outs`` plus the product of ``ins``."""
     left, right = (site.tile(name) for name in site.op.fields["ins"])
     start, type_ = site.tile(site.op.fields["outs"][0]), site.op.fields["!outs"][0]
     rank = len(type_.extents)
     batch = tuple(f"b{k}" for k in range(rank - 2))
-    single = {left.element, right.element} != {"f16"} or any(
-        tile.shape[-1] % PAIR for tile in (left, right)
-    )
+    single, is_wide = {left.element, right.element} != {"f16"}, type_.element == "f32"
+    if site.tracer.numerics.chunked and not single and not is_wide:  # chunks are whole sticks
+        *others, depth, width = right.shape
+        depth, width = (-(-size // PAIR) * PAIR for size in (depth, width))
+        left = _filled_up(site, left, (*left.shape[:-1], depth))
+        right = _filled_up(site, right, (*others, depth, width))
+    single = single or any(tile.shape[-1] % PAIR for tile in (left, right))
+    single = single or (is_wide and site.tracer.numerics.chunked)
     if not single:
         left, right = (
             tile if tile.stick == rank - 1 else site.resticked(tile, rank - 1)

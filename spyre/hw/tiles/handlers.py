@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from spyre.hw.numerics import Numerics
 from spyre.hw.tiles import control, data, memory
 from spyre.hw.tiles.elementwise import trace_elementwise
 from spyre.hw.tiles.generic import trace_generic, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.storage import BlockedError, Scratchpad
-from spyre.hw.tiles.trace import Array, PointerArgument, Site, Tracer
+from spyre.hw.tiles.trace import PointerArgument, Site, Tracer
 from spyre.hw.tiles.values import Number
 from spyre.mlir.tiles import FLOATS, KtirProgram, TileFunction, operation_rows
 
@@ -23,17 +24,17 @@ def trace_function(
     function: TileFunction,
     pointers: Mapping[str, PointerArgument],
     numbers: Mapping[str, float],
-    half: Callable[[Array], Array],
+    numerics: Numerics,
     file: Path,
 ) -> TracedKernel:
-    """The statements of ``function`` for these arguments; ``half`` rounds to the 16-bit format.
+    """The statements of ``function`` for these arguments.
 
     LaunchError, DeviceFault and UnsupportedError with the place of the operation.
     """
     blocked: tuple[tuple[int, int], ...] = ()
     while True:
         scratchpad = Scratchpad(blocked)
-        tracer = Tracer(program, function, pointers, numbers, half, _trace, scratchpad)
+        tracer = Tracer(program, function, pointers, numbers, numerics, _trace, scratchpad)
         try:
             return tracer.trace(file)
         except BlockedError as error:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import decode_bfloat16, encode_bfloat16
+from spyre.dtypes import decode_bfloat16, decode_device, encode_bfloat16, encode_device
 from spyre.errors import (
     DeviceFault,
     Finding,
@@ -28,6 +28,7 @@ from spyre.errors import (
     SpyreError,
     UnsupportedError,
 )
+from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles.lowering import SPARE, Intent, Operand
 from spyre.hw.tiles.numbers import wrapped
@@ -35,6 +36,7 @@ from spyre.hw.tiles.program import TileStatement, TracedKernel, TracedProgram
 from spyre.hw.tiles.storage import Scratchpad, last_uses
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
+    FORMATS,
     PAIR,
     SCRATCHPAD,
     BoolArray,
@@ -83,16 +85,16 @@ Pending = Callable[[DataTile | None], DataTile]
 class Tracer:
     """The walk over one function.
 
-    ``pointers``: by parameter name; ``numbers``: of the other parameters. ``half``: rounds to the
-    run's 16-bit format. ``handler``: traces one operation. The constants' memory is the argument
-    after the last pointer. ``places``, ``uses``: of `last_uses`.
+    ``pointers``: by parameter name; ``numbers``: of the other parameters. ``handler``: traces one
+    operation. The constants' memory is the argument after the last pointer. ``places``, ``uses``:
+    of `last_uses`.
     """
 
     program: KtirProgram
     function: TileFunction
     pointers: Mapping[str, PointerArgument]
     numbers: Mapping[str, float]
-    half: Callable[[Array], Array]
+    numerics: Numerics
     handler: Callable[[Site], None]
     scratchpad: Scratchpad
     statements: list[TileStatement] = field(default_factory=list)
@@ -322,7 +324,10 @@ class Site:
             single = np.asarray(values, np.float64).astype(np.float32)
         if kind == "bf16":
             return np.asarray(decode_bfloat16(encode_bfloat16(single)))
-        return single if kind == "f32" else self.tracer.half(single)
+        rules, name = self.tracer.numerics.alu_rules, FORMATS["f16"]
+        return single if kind == "f32" else decode_device(
+            encode_device(single, name, rules), name, rules
+        )  # fmt: skip
 
     def constant(self, number: Number, shape: Shape) -> DataTile:
         """A tile of numbers, read from the constants' memory; booleans are 1 and 0."""

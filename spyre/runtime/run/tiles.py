@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import codes_to_bytes, decode_device, encode_device
+from spyre.dtypes import codes_to_bytes, encode_device
 from spyre.errors import Finding, LaunchError, Severity, ValidationError
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
@@ -36,7 +36,6 @@ ELEMENTS = {
     "int16": "i16", "int8": "i8", "bool": "i1",
 }  # fmt: skip
 HOST_DTYPES = {element: dtype for dtype, element in ELEMENTS.items()} | {"!spyreop.df16": "float16"}
-HALF = FORMATS["f16"]
 CONSTANTS = "constants"
 MOST_TRACED = 64
 """Kept traces of a session."""
@@ -125,14 +124,10 @@ def traced_function(
 ) -> TracedKernel:
     """The function's statements for these arguments."""
 
-    def half(values: Array) -> Array:
-        codes = encode_device(values, HALF, numerics.alu_rules)
-        return np.asarray(decode_device(codes, HALF, numerics.alu_rules))
-
     def trace() -> tuple[object, TracedKernel]:
         file = Path("text.ktir" if module.source is None else module.source.file)
         own = program.function(function)
-        return module, trace_function(program, own, pointers, numbers, half, file)
+        return module, trace_function(program, own, pointers, numbers, numerics, file)
 
     module = program.module
     sizes = tuple((n, p.dtype_name, p.elements, p.address) for n, p in pointers.items())
