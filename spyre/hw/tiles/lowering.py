@@ -155,7 +155,7 @@ def _tensor(
 ) -> Tensor:
     tile = operand.tile
     if operand.single:
-        pitches = dict(zip(operand.dims, tile.element_pitches, strict=True))
+        pitches = dict(zip(operand.dims, tile.pitches, strict=True))
         stick, lanes = operand.dims[-1], 1
         scale = dict.fromkeys((*pitches, *moving), 1)
     else:
@@ -180,7 +180,7 @@ def _whole_sticks(
     """Pitches and scales of the dims of an operand of sticks, and the dim along its lanes."""
     tile = operand.tile
     held = {
-        dim: tile.pitches[k] or STICK_BYTES
+        dim: STICK_BYTES if k == tile.stick else tile.pitches[k]
         for k, dim in enumerate(operand.dims)
         if (tile.pitches[k] and tile.shape[k] > 1) or (k == tile.stick and tile.shape[k] == 1)
     }

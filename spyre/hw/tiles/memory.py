@@ -262,7 +262,7 @@ def _bind_operand(site: Site, memory: DataTile) -> None:
 def _check_aliasing(site: Site, memory: DataTile) -> None:
     """LaunchError SPY192 for strides that let a store write elements twice."""
     reach = 0
-    pairs = zip(memory.element_pitches, memory.shape, strict=True)
+    pairs = zip(memory.pitches, memory.shape, strict=True)
     for pitch, extent in sorted(pair for pair in pairs if pair[1] > 1):
         if pitch <= reach:
             message = "the view's strides overlap, so that elements are written twice"

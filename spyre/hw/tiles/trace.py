@@ -358,9 +358,7 @@ class Site:
             if tracer.constant_bytes + size > MOST_CONSTANT_BYTES:
                 self.refuse("a table of so many numbers", f"at most {MOST_CONSTANT_BYTES} bytes")
             image = np.full(size // ELEMENT_BYTES[element], row[0] if len(row) == 1 else 0.0)
-            steps = list(slot_pitches(held, element, stick)[0])
-            if stick is not None:
-                steps[stick] = ELEMENT_BYTES[element]
+            steps, _ = slot_pitches(held, element, stick)
             strides = [step // ELEMENT_BYTES[element] * image.itemsize for step in steps]
             np.lib.stride_tricks.as_strided(image, held, strides)[...] = row.reshape(held)
             tracer.constants[key] = (tracer.constant_bytes, element, image)
@@ -527,7 +525,7 @@ class Site:
             stick = len(shape) - 1 if target is None else target.stick
         if target is not None and (
             (target.stick != stick and (stick is not None or target.stick is None))
-            or any(t.begins_as(target) and t.pitches != target.pitches for t in tiles)
+            or any(t.begins_as(target) and t.differs(target) for t in tiles)
         ):
             target = None
         if target is not None and stick is None:
@@ -553,7 +551,7 @@ class Site:
 
     def write(self, tile: DataTile, target: DataTile) -> None:
         """Copy a value to its place."""
-        if tile.begins_as(target) and tile.pitches != target.pitches:
+        if tile.begins_as(target) and tile.differs(target):
             tile = self.copied(tile, self.now)
         if tile.varies and tile.stick != target.stick:
             self.move(tile, target)
@@ -566,7 +564,7 @@ class Site:
         """
         moved = []
         for tile, place in zip(made, places, strict=True):
-            if not tile.begins_as(place) or tile.pitches != place.pitches:
+            if not tile.begins_as(place) or tile.differs(place):
                 through = any(tile.begins_as(other) for other in places)
                 moved.append((self.copy(tile, self.now) if through else tile, place))
         for tile, place in moved:

@@ -104,8 +104,8 @@ class DataTile:
 
     ``owner``: number of the argument whose memory it is in, or SCRATCHPAD. ``offsets``: bytes from
     there to its first element, [row, tile] by the rows of ``level``. ``pitches``: bytes from
-    neighbour to neighbour along each dim, for the dim along lanes (``stick``) from stick to stick;
-    0 along dims it does not vary with. ``stick`` None: one element per stick, in its first lane.
+    neighbour to neighbour along each dim, 0 along dims it does not vary with. ``stick``: the dim
+    along lanes, whose sticks are neighbours; None: one element per stick, in its first lane.
     ``value``: of a constant, else None. ``is_empty``: it has no values (tensor.empty).
     """
 
@@ -139,12 +139,6 @@ class DataTile:
         """The dim along lanes of a copy: the last for one number in all elements."""
         return self.stick if self.varies or not self.shape else len(self.shape) - 1
 
-    @property
-    def element_pitches(self) -> Shape:
-        """Bytes from element to element along each dim."""
-        word = ELEMENT_BYTES[self.element]
-        return tuple(word if d == self.stick else p for d, p in enumerate(self.pitches))
-
     def viewed(
         self,
         shape: Shape,
@@ -155,24 +149,20 @@ class DataTile:
         """Over ``shape``: dim k is at position ``first[k]``, which may be [row, tile] of ``level``,
         and moves by ``slopes[k][d]`` along dim d. Without a stick, elements are where they are.
         """
-        level = level or self.level
-        word, lanes, own = ELEMENT_BYTES[self.element], self.lanes, self.element_pitches
-        pitches = [
-            sum(slope[d] * pitch for slope, pitch in zip(slopes, own, strict=True))
+        level, lanes, stick = level or self.level, self.lanes, None
+        pitches = tuple(
+            sum(slope[d] * pitch for slope, pitch in zip(slopes, self.pitches, strict=True))
             for d in range(len(shape))
-        ]
-        moves = sum(place * pitch for place, pitch in zip(first, own, strict=True))
-        stick, old = None, 0 if self.stick is None else self.stick
-        along = slopes[old] if self.stick is not None else ()
-        lane = [d for d, slope in enumerate(along) if slope % lanes]
-        if len(lane) == 1 and pitches[lane[0]] == word and not np.any(first[old] % lanes):
-            size = shape[lane[0]]
-            stick = lane[0] if size % lanes == 0 or size == self.shape[old] else None
-        if stick is not None:
-            pitches[stick] = STICK_BYTES
+        )
+        if (old := self.stick) is not None and not np.any(first[old] % lanes):
+            lane = [d for d, slope in enumerate(slopes[old]) if slope % lanes]
+            if len(lane) == 1 and pitches[lane[0]] == ELEMENT_BYTES[self.element]:
+                size = shape[lane[0]]
+                stick = lane[0] if size % lanes == 0 or size == self.shape[old] else None
+        moves = sum(place * pitch for place, pitch in zip(first, self.pitches, strict=True))
         offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
         return replace(
-            self, shape=shape, offsets=offsets, level=level, pitches=tuple(pitches), stick=stick
+            self, shape=shape, offsets=offsets, level=level, pitches=pitches, stick=stick
         )
 
     def part(
@@ -189,12 +179,10 @@ class DataTile:
 
     def in_rows(self, shape: Shape) -> DataTile:
         """A row of elements in another shape, in whole sticks where its last dim is."""
-        steps = [prod(shape[k + 1 :]) * ELEMENT_BYTES[self.element] for k in range(len(shape))]
-        whole = bool(shape) and shape[-1] % self.lanes == 0
-        if whole:
-            steps[-1] = STICK_BYTES
-        stick = len(shape) - 1 if whole else None
-        return replace(self, shape=shape, pitches=tuple(steps), stick=stick)
+        word = ELEMENT_BYTES[self.element]
+        steps = tuple(prod(shape[k + 1 :]) * word for k in range(len(shape)))
+        stick = len(shape) - 1 if shape and shape[-1] % self.lanes == 0 else None
+        return replace(self, shape=shape, pitches=steps, stick=stick)
 
     def in_sticks(self, active: BoolArray) -> DataTile:
         """In whole sticks along a dim of neighbours, if its elements are on ``active`` tiles."""
@@ -204,13 +192,13 @@ class DataTile:
         others = [pitches[d] for d in wide if d not in sticks]
         whole = len(sticks) == 1 and not any(pitch % STICK_BYTES for pitch in others)
         whole = whole and not np.any(np.where(active, self.offsets, 0) % STICK_BYTES)
-        stick, offsets = sticks[0] if whole else None, self.offsets
-        steps = tuple(
-            STICK_BYTES if d == stick else pitch if d in wide else 0
-            for d, pitch in enumerate(pitches)
-        )
-        offsets = offsets[:1] if (offsets == offsets[:1]).all() else offsets
-        return replace(self, offsets=offsets, pitches=steps, stick=stick)
+        steps = tuple(pitch if d in wide else 0 for d, pitch in enumerate(pitches))
+        offsets = self.offsets[:1] if (self.offsets == self.offsets[:1]).all() else self.offsets
+        return replace(self, offsets=offsets, pitches=steps, stick=sticks[0] if whole else None)
+
+    def differs(self, other: DataTile) -> bool:
+        """True if its elements are at other distances than those of ``other``."""
+        return (self.pitches, self.stick) != (other.pitches, other.stick)
 
     def begins_as(self, other: DataTile) -> bool:
         """True if it begins where ``other`` does; of tiles with places of the trace's choice."""
@@ -220,7 +208,7 @@ class DataTile:
     def reshaped(self, shape: Shape) -> DataTile | None:
         """The same elements in another shape of as many; None if they would have to move."""
         runs: list[list[int]] = []  # extent and pitch of neighbours in memory, outermost first
-        for extent, pitch in zip(self.shape, self.element_pitches, strict=True):
+        for extent, pitch in zip(self.shape, self.pitches, strict=True):
             if extent > 1 and runs and runs[-1][1] == extent * pitch:
                 runs[-1] = [runs[-1][0] * extent, pitch]
             elif extent > 1:
@@ -236,10 +224,9 @@ class DataTile:
             runs[-1] = [runs[-1][0] // shape[k], runs[-1][1] * shape[k]]
             if runs[-1][0] == 1:
                 runs.pop()
-        if last is not None:
-            if shape[last] % self.lanes and shape[last] != self.shape[self.stick or 0]:
-                return None
-            pitches[last] = STICK_BYTES
+        own = self.shape[self.stick or 0] if self.shape else 1
+        if last is not None and shape[last] % self.lanes and shape[last] != own:
+            return None
         return replace(self, shape=shape, pitches=tuple(pitches), stick=last)
 
     def permuted(self, order: Sequence[int]) -> DataTile:
@@ -261,7 +248,7 @@ def slot_pitches(shape: Shape, element: str, stick: int | None) -> tuple[Shape, 
 
     The dim along lanes is padded to `PAIR`; without one, each element has `ROW_BYTES`.
     """
-    pitches, pitch = [STICK_BYTES] * len(shape), ROW_BYTES
+    pitches, pitch = [ELEMENT_BYTES[element]] * len(shape), ROW_BYTES
     if stick is not None:
         pitch = -(-shape[stick] // PAIR) * PAIR * ELEMENT_BYTES[element]
     for d in reversed([d for d in range(len(shape)) if d != stick]):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import codes_to_bytes, encode_device
-from spyre.errors import Finding, LaunchError, Severity, ValidationError
+from spyre.errors import LaunchError, Severity, ValidationError
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles import FORMATS, PointerArgument, TracedKernel, trace_function
@@ -151,16 +151,6 @@ def describe_tiles(
         raise ValidationError(findings)
     pointers, numbers = bind_arguments(program, function, given)
     traced = traced_function(program, function, pointers, numbers, numerics, traces)
-    return _run(program, traced, pointers, numerics, findings)
-
-
-def _run(
-    program: KtirProgram,
-    traced: TracedKernel,
-    pointers: Mapping[str, TilePointer],
-    numerics: Numerics,
-    findings: tuple[Finding, ...],
-) -> Run:
     buffers, outputs = {}, []
     for k, (name, pointer) in enumerate(pointers.items()):
         tensor, stored = pointer.tensor, pointer.is_stored
