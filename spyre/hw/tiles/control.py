@@ -56,56 +56,51 @@ def trace_for(site: Site) -> None:
     fields, region, tracer = site.op.fields, site.op.regions[0], site.tracer
     trips, numbers = _trips_of(site), _carried_numbers(site)
     finals, history = _counted(site, trips, numbers)
-    arguments = [str(name) for name, _ in region.arguments[1:]]
+    (induction, _), *arguments = region.arguments
     inits, types = fields.get("inits", ()), fields.get("!types", ())
-    carried = list(zip(site.op.results, arguments, inits, types, strict=True))
-    kept = {str(name): own for name, own, _, _ in carried if own not in numbers}
-    begun = [site.tile(init, type_.extents) for name, _, init, type_ in carried if name in kept]
+    names = [str(name) for name, _ in arguments]
+    rows = list(zip(site.op.results, names, inits, types, _yields(region), strict=True))
+    kept = [row for row in rows if row[1] not in numbers]
+    begun = [site.tile(init, type_.extents) for _, _, init, type_, _ in kept]
+
+    def body(layouts: Sequence[int | None]) -> tuple[list[DataTile], list[DataTile], Level]:
+        """The places of the carried tiles, the tiles that the body yields, and its level."""
+        triples = zip(kept, begun, layouts, strict=True)
+        places = [placed(site, name, tile, stick) for (name, *_), tile, stick in triples]
+        inner, trip, values = _inner(site, trips)
+        known: dict[str, Value] = {str(induction): _variable(site, values, inner)}
+        for own, every in history.items():
+            known[own] = replace(every, values=every.values[trip, inner.parent_rows], level=inner)
+        carried = {own: place for (_, own, *_), place in zip(kept, places, strict=True)}
+        yields = [value for *_, value in kept]
+        return places, in_places(site.at(inner), region, carried, known, yields), inner
+
     layouts = [tile.lane_dim for tile in begun]
     state = len(tracer.statements), tracer.sequence, dict(tracer.scratchpad.taken)
-    places, made, inner = _body(site, trips, history, kept, begun, layouts)
+    places, made, inner = body(layouts)
     wanted = [t.stick if t.varies else old for t, old in zip(made, layouts, strict=True)]
     if wanted != layouts:
         del tracer.statements[state[0] :]
         tracer.sequence, tracer.scratchpad.taken = state[1:]
-        places, made, inner = _body(site, trips, history, kept, begun, wanted)
+        places, made, inner = body(wanted)
     site.at(inner).copy_back(made, places)
-    for name, tile in zip(kept, places, strict=True):
+    for (name, *_), tile in zip(kept, places, strict=True):
         site.bind(tile, name)
-    for name, own, _, _ in carried:
+    for name, own, *_ in rows:
         if own in finals:
             site.bind(finals[own], name)
 
 
-def _body(
-    site: Site,
-    trips: Trips,
-    history: Mapping[str, Number],
-    kept: Mapping[str, str],
-    begun: Sequence[DataTile],
-    layouts: Sequence[int | None],
-) -> tuple[list[DataTile], list[DataTile], Level]:
-    """Trace a loop's body: the places of the carried tiles, the tiles it yields, and its level.
-
-    ``kept``: results that are tiles, with their arguments; ``layouts``: the dims along lanes.
-    """
-    region, (lower, step, count) = site.op.regions[0], trips
-    places = [placed(site, *three) for three in zip(kept, begun, layouts, strict=True)]
+def _inner(site: Site, trips: Trips) -> tuple[Level, Int64Array, Int64Array]:
+    """The level of a loop's body, its trip per row, and the values of its induction variable."""
+    lower, step, count = trips
     inner, trip = site.tracer.repeated(site.level, count.max(axis=1))
     rows = inner.parent_rows
     values = lower[rows] + trip[:, None] * step[rows]
     active = inner.active & (trip[:, None] < count[rows])
     first = values[np.arange(len(values)), active.argmax(axis=1)] if len(values) else trip
     indices = np.column_stack((site.level.indices[rows], first))
-    inner = replace(inner, active=active, indices=indices)
-    (induction, _), *arguments = region.arguments
-    known: dict[str, Value] = {induction: _variable(site, values, inner)}
-    for own, every in history.items():
-        known[own] = replace(every, values=every.values[trip, rows], level=inner)
-    yielded = dict(zip([str(name) for name, _ in arguments], _yields(region), strict=False))
-    yields = [yielded[own] for own in kept.values()]
-    carried = dict(zip(kept.values(), places, strict=True))
-    return places, in_places(site.at(inner), region, carried, known, yields), inner
+    return replace(inner, active=active, indices=indices), trip, values
 
 
 def _yields(region: Region) -> tuple[str, ...]:
