@@ -33,7 +33,7 @@ from benchmarks.sampling import progress, reference
 from benchmarks.suite import SectionError
 from spyre import config
 
-ROUNDS = 3
+ROUNDS = 5
 OUR_CALLS = 3
 TOLERANCE = 0.02
 MOST_LINKING_MS = 100.0

@@ -66,16 +66,21 @@ class KtirFunction:
         memory: list[torch.Tensor] = []
         stored: list[tuple[torch.Tensor, torch.Tensor]] = []
         for argument, value in zip(arguments, values, strict=True):
+            name, kind = argument.name, type(value).__name__
             if not argument.is_pointer:
-                numbers[argument.name] = self._number(argument, value)
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise self._error(f"argument {name} is a number", argument.element, kind)
+                numbers[name] = value
                 continue
-            tensor = self._tensor(argument, value)
-            used, count = _in_memory(argument, tensor)
-            if used is not tensor and argument.is_stored:
-                stored.append((tensor, used))
+            if not isinstance(value, torch.Tensor) or value.device.type != "spyre":
+                found = value.device if isinstance(value, torch.Tensor) else kind
+                message, expected = f"argument {name} is a pointer", "a tensor on the device spyre"
+                raise self._error(message, expected, found)
+            used, count = _in_memory(argument, value)
+            if used is not value and argument.is_stored:
+                stored.append((value, used))
             memory.append(used)
-            dtype = name_of(tensor.dtype)
-            pointers[argument.name] = TilePointer.empty(argument.name, (count,), dtype)
+            pointers[name] = TilePointer.of(name, (count,), name_of(value.dtype))
         self._launch(pointers, numbers, memory)
         for tensor, used in stored:
             tensor.copy_(used.view(tensor.shape))
@@ -100,21 +105,6 @@ class KtirFunction:
         loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
         work = loaded.bind_at(plan, launch.addresses, [buffer.memory for buffer in buffers])
         card.streams.current.submit(work)
-
-    def _tensor(self, argument: KtirArgument, value: Any) -> torch.Tensor:
-        if not isinstance(value, torch.Tensor) or value.device.type != "spyre":
-            found = value.device if isinstance(value, torch.Tensor) else type(value).__name__
-            raise self._error(
-                f"argument {argument.name} is a pointer", "a tensor on the device spyre", found
-            )
-        return value
-
-    def _number(self, argument: KtirArgument, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._error(
-                f"argument {argument.name} is a number", argument.element, type(value).__name__
-            )
-        return value
 
     def _error(self, message: str, expected: str, found: object) -> LaunchError:
         place = self.program.module.locate(self.program.function(self.name).position)

@@ -285,7 +285,8 @@ def plan_product(context: PlanContext) -> Iterator[Int64Array]:
     if not context.output.tensor.by_elements:
         yield from plan_matmul(context)
         return
-    refuse_chunks(context)
+    if not any(context.format_code(access.tensor) == tb.FP32 for access in context.accesses):
+        refuse_chunks(context)
     roles = find_roles(context)
     for space in spaces(context, (roles.reduction,)):
         yield _block(context, space, _collect(context, roles, space, {}, {}))

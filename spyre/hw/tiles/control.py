@@ -12,7 +12,7 @@ all tiles runs before statement k + 1, so the places may be used again in the ne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,20 +20,13 @@ import numpy as np
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.tiles.data import reshaped
 from spyre.hw.tiles.trace import MOST_INSTANCES, Site, computes_numbers
-from spyre.hw.tiles.values import BoolArray, DataTile, Future, Level, Number, Value
+from spyre.hw.tiles.values import BoolArray, DataTile, Future, Level, Number, Shape, Value
 from spyre.layout import Int64Array
 from spyre.mlir.tiles import TERMINATORS, Members, Region, TileOp, groups_of, members, sources
 
 ELEMENTWISE = ("arith.", "math.", "linalg.add", "linalg.sub", "linalg.mul", "linalg.m")
-
-
-@dataclass(frozen=True, eq=False)
-class Trips:
-    """A loop's lower bound, step and number of trips, [row, tile]."""
-
-    lower: Int64Array
-    step: Int64Array
-    count: Int64Array
+Trips = tuple[Int64Array, Int64Array, Int64Array]
+"""A loop's lower bound, step and number of trips, [row, tile]."""
 
 
 def _trips_of(site: Site) -> Trips:
@@ -42,36 +35,20 @@ def _trips_of(site: Site) -> Trips:
     active = site.level.active
     lower, upper, step = (np.broadcast_to(x, active.shape) for x in site.numbers(names))
     if (bad := active & (step <= 0)).any():
-        row, tile = (int(k) for k in np.argwhere(bad)[0])
-        raise LaunchError(
-            "SPY150", "the step of a loop is not positive", site.place,
-            expected="a step above 0", found=f"{int(step[row, tile])} on tile {tile}",
-        )  # fmt: skip
+        row, tile = np.argwhere(bad)[0]
+        message, found = "the step of a loop is not positive", f"{step[row, tile]} on tile {tile}"
+        site.fail(LaunchError, "SPY150", message, "a step above 0", found)
     count = np.where(active, np.maximum(-((lower - upper) // np.maximum(step, 1)), 0), 0)
     if (total := int(count.max(axis=1).sum())) > MOST_INSTANCES:
-        raise LaunchError(
-            "SPY175", "too many iterations", site.place,
-            expected=f"at most {MOST_INSTANCES}", found=str(total),
-        )  # fmt: skip
-    return Trips(lower, step, count)
+        most = f"at most {MOST_INSTANCES}"
+        site.fail(LaunchError, "SPY175", "too many iterations", most, total)
+    return lower, step, count
 
 
-def _kind(site: Site) -> str:
-    """Type of a loop's induction variable."""
+def _variable(site: Site, values: Int64Array, level: Level) -> Number:
+    """A loop's induction variable."""
     type_ = site.op.fields.get("!T")
-    return "index" if type_ is None else type_.kind
-
-
-def _inner(site: Site, trips: Trips) -> tuple[Level, Int64Array, Number]:
-    """The level of a loop's body, its trip per row, and its induction variable."""
-    inner, trip = site.tracer.repeated(site.level, trips.count.max(axis=1))
-    rows = inner.parent_rows
-    values = trips.lower[rows] + trip[:, None] * trips.step[rows]
-    active = inner.active & (trip[:, None] < trips.count[rows])
-    first = values[np.arange(len(values)), active.argmax(axis=1)] if len(values) else trip
-    indices = np.column_stack((site.level.indices[rows], first))
-    inner = replace(inner, active=active, indices=indices)
-    return inner, trip, Number(values, inner, kind=_kind(site))
+    return Number(values, level, kind="index" if type_ is None else type_.kind)
 
 
 def trace_for(site: Site) -> None:
@@ -79,51 +56,51 @@ def trace_for(site: Site) -> None:
     fields, region, tracer = site.op.fields, site.op.regions[0], site.tracer
     trips, numbers = _trips_of(site), _carried_numbers(site)
     finals, history = _counted(site, trips, numbers)
-    arguments = [str(name) for name, _ in region.arguments[1:]]
+    (induction, _), *arguments = region.arguments
     inits, types = fields.get("inits", ()), fields.get("!types", ())
-    carried = list(zip(site.op.results, arguments, inits, types, strict=True))
-    kept = {str(name): own for name, own, _, _ in carried if own not in numbers}
-    begun = [site.tile(init, type_.extents) for name, _, init, type_ in carried if name in kept]
+    names = [str(name) for name, _ in arguments]
+    rows = list(zip(site.op.results, names, inits, types, _yields(region), strict=True))
+    kept = [row for row in rows if row[1] not in numbers]
+    begun = [site.tile(init, type_.extents) for _, _, init, type_, _ in kept]
+
+    def body(layouts: Sequence[int | None]) -> tuple[list[DataTile], list[DataTile], Level]:
+        """The places of the carried tiles, the tiles that the body yields, and its level."""
+        triples = zip(kept, begun, layouts, strict=True)
+        places = [placed(site, name, tile, stick) for (name, *_), tile, stick in triples]
+        inner, trip, values = _inner(site, trips)
+        known: dict[str, Value] = {str(induction): _variable(site, values, inner)}
+        for own, every in history.items():
+            known[own] = replace(every, values=every.values[trip, inner.parent_rows], level=inner)
+        carried = {own: place for (_, own, *_), place in zip(kept, places, strict=True)}
+        yields = [value for *_, value in kept]
+        return places, in_places(site.at(inner), region, carried, known, yields), inner
+
     layouts = [tile.lane_dim for tile in begun]
     state = len(tracer.statements), tracer.sequence, dict(tracer.scratchpad.taken)
-    places, made, inner = _trips(site, trips, history, kept, begun, layouts)
+    places, made, inner = body(layouts)
     wanted = [t.stick if t.varies else old for t, old in zip(made, layouts, strict=True)]
     if wanted != layouts:
         del tracer.statements[state[0] :]
         tracer.sequence, tracer.scratchpad.taken = state[1:]
-        places, made, inner = _trips(site, trips, history, kept, begun, wanted)
+        places, made, inner = body(wanted)
     site.at(inner).copy_back(made, places)
-    for name, tile in zip(kept, places, strict=True):
+    for (name, *_), tile in zip(kept, places, strict=True):
         site.bind(tile, name)
-    for name, own, _, _ in carried:
+    for name, own, *_ in rows:
         if own in finals:
             site.bind(finals[own], name)
 
 
-def _trips(
-    site: Site,
-    trips: Trips,
-    history: Mapping[str, Number],
-    kept: Mapping[str, str],
-    begun: Sequence[DataTile],
-    layouts: Sequence[int | None],
-) -> tuple[list[DataTile], list[DataTile], Level]:
-    """Trace a loop's body: the places of the carried tiles, the tiles it yields, and its level.
-
-    ``kept``: results that are tiles, with their arguments; ``layouts``: the dims along lanes.
-    """
-    region = site.op.regions[0]
-    places = [placed(site, *three) for three in zip(kept, begun, layouts, strict=True)]
-    inner, trip, variable = _inner(site, trips)
-    (induction, _), *arguments = region.arguments
-    known: dict[str, Value] = {induction: variable}
-    for own, every in history.items():
-        known[own] = replace(every, values=every.values[trip, inner.parent_rows], level=inner)
-    carried: dict[str, Value] = dict(zip(kept.values(), places, strict=True))
-    yielded = dict(zip([str(name) for name, _ in arguments], _yields(region), strict=False))
-    yields = [yielded[own] for own in kept.values()]
-    made = in_places(site.at(inner), region, carried, known, yields)
-    return places, made, inner
+def _inner(site: Site, trips: Trips) -> tuple[Level, Int64Array, Int64Array]:
+    """The level of a loop's body, its trip per row, and the values of its induction variable."""
+    lower, step, count = trips
+    inner, trip = site.tracer.repeated(site.level, count.max(axis=1))
+    rows = inner.parent_rows
+    values = lower[rows] + trip[:, None] * step[rows]
+    active = inner.active & (trip[:, None] < count[rows])
+    first = values[np.arange(len(values)), active.argmax(axis=1)] if len(values) else trip
+    indices = np.column_stack((site.level.indices[rows], first))
+    return replace(inner, active=active, indices=indices), trip, values
 
 
 def _yields(region: Region) -> tuple[str, ...]:
@@ -138,11 +115,10 @@ def _carried_numbers(site: Site) -> dict[str, str]:
     """Arguments of a loop whose numbers are known before it runs, with the values in their place:
     those computed from the induction variable, each other, and numbers from outside the loop.
     """
-    region, scope = site.op.regions[0], site.tracer.found
+    region, scope = site.op.regions[0], site.tracer.scope.get
     induction, *names = (str(name) for name, _ in region.arguments)
-    inits = site.op.fields.get("inits", ())
-    pairs = zip(names, _yields(region), inits, strict=False)
-    found = {own: new for own, new, init in pairs if isinstance(scope(init), Number)}
+    triples = zip(names, _yields(region), site.op.fields.get("inits", ()), strict=False)
+    found = {own: new for own, new, init in triples if isinstance(scope(init), Number)}
 
     def is_known(value: str) -> bool:
         ops, used = _slice(region, [value])
@@ -171,7 +147,7 @@ def _counted(
     site: Site, trips: Trips, numbers: Mapping[str, str]
 ) -> tuple[dict[str, Number], dict[str, Number]]:
     """Carried numbers after the loop and, one trip after another, in each: [trip, row, tile]."""
-    region, level = site.op.regions[0], site.level
+    region, level, (lower, step, count) = site.op.regions[0], site.level, trips
     (induction, _), *arguments = region.arguments
     now: dict[str, Number] = {}
     for (own, _), init in zip(arguments, site.op.fields.get("inits", ()), strict=True):
@@ -182,23 +158,33 @@ def _counted(
     ops, _ = _slice(region, [*numbers.values()])
     body = (*ops, TileOp("scf.yield", fields={"values": tuple(numbers.values())}))
     history: dict[str, list[Any]] = {own: [value.values] for own, value in now.items()}
-    for number in range(int(trips.count.max(initial=0)) if numbers else 0):
-        running = trips.count > number
-        variable = Number(trips.lower + number * trips.step, level, kind=_kind(site))
+    for number in range(int(count.max(initial=0)) if numbers else 0):
+        running = count > number
+        variable = _variable(site, lower + number * step, level)
         made = site.tracer.run_body(body, level.restricted(running), {induction: variable, **now})
         for name, value in zip(numbers, made, strict=True):
-            assert isinstance(value, Number)
             now[name] = _merged(site, running, value, now[name])
             history[name].append(now[name].values)
     every = {own: replace(now[own], values=np.stack(rows)) for own, rows in history.items()}
     return now, every
 
 
+def _merged(site: Site, mask: Any, yes: Value, no: Value) -> Number:
+    """The number ``yes`` on the tiles of ``mask``, else ``no``."""
+    assert isinstance(yes, Number)
+    assert isinstance(no, Number)
+    if yes.origin != no.origin:
+        site.refuse("a choice between addresses of two arguments", "an address of one")
+    arrays = (x.values if x.level.parent is site.level else x.at(site.level) for x in (yes, no))
+    return replace(yes, values=np.where(mask, *arrays), level=site.level)
+
+
+# --- tiles that loops and branches give -----------------------------------------------------------
+
+
 def placed(site: Site, name: str, tile: DataTile, stick: int | None) -> DataTile:
     """A place for the result ``name``, which holds ``tile`` at first."""
-    tracer, inside = site.tracer, site.op.inside()
-    end = max(tracer.places[id(op)] for op in (site.op, *inside))
-    until = max(end, tracer.last_use(site.op, name))
+    until = max(site.until, site.tracer.last_use(site.op, name))
     place = site.slot(tile.shape, tile.element, stick, until)
     site.write(tile, place)
     return place
@@ -207,36 +193,29 @@ def placed(site: Site, name: str, tile: DataTile, stick: int | None) -> DataTile
 def in_places(
     site: Site,
     region: Region,
-    carried: dict[str, Value],
+    carried: Mapping[str, DataTile],
     others: Mapping[str, Value],
     yields: Sequence[str],
 ) -> list[DataTile]:
-    """Trace a region whose values ``yields`` replace the tiles in ``carried``."""
-    tracer, places = site.tracer, [t for t in carried.values() if isinstance(t, DataTile)]
-    outer, own = tracer.targets, _direct_targets(region, carried, yields)
-    tracer.targets = {**outer, **own}
-    body = tuple(op for op in region.body if op.name not in TERMINATORS)
-    end = TileOp("scf.yield", fields={"values": tuple(yields)})
-    made = tracer.run_body((*body, end), site.level, {**others, **carried})
-    tracer.targets = outer
-    return [site.as_tile(value, place.shape) for value, place in zip(made, places, strict=True)]
+    """Trace a region whose values ``yields`` replace the tiles in ``carried``.
 
-
-def _direct_targets(
-    region: Region, carried: dict[str, Value], yields: Sequence[str]
-) -> dict[str, DataTile]:
-    """Yielded values whose operation may write the place of the old value: it is elementwise, and
-    nothing reads the old value afterwards.
+    The operation of a value writes the place of the old one if it is elementwise, and nothing reads
+    the old value afterwards.
     """
-    found = {}
+    tracer = site.tracer
+    outer, tracer.targets = tracer.targets, dict(tracer.targets)
     for (argument, place), name in zip(carried.items(), yields, strict=True):
         maker = next((k for k, o in enumerate(region.body) if name in o.results), None)
         if maker is None or not region.body[maker].name.startswith(ELEMENTWISE):
             continue
-        later = region.body[maker + 1 :]
-        if isinstance(place, DataTile) and not any(argument in o.all_uses() for o in later):
-            found[name] = place
-    return found
+        if not any(argument in o.all_uses() for o in region.body[maker + 1 :]):
+            tracer.targets[name] = place
+    body = tuple(op for op in region.body if op.name not in TERMINATORS)
+    end = TileOp("scf.yield", fields={"values": tuple(yields)})
+    made = tracer.run_body((*body, end), site.level, {**others, **carried})
+    tracer.targets = outer
+    pairs = zip(made, carried.values(), strict=True)
+    return [site.as_tile(value, place.shape) for value, place in pairs]
 
 
 def trace_if(site: Site) -> None:
@@ -252,7 +231,6 @@ def trace_if(site: Site) -> None:
             type_, kept = site.op.fields["!result"][results.index(name)], found.get(name)
             is_known = isinstance(value, Number) and not isinstance(kept, DataTile)
             if is_known and not type_.is_shaped:
-                assert isinstance(value, Number)
                 found[name] = value if kept is None else _merged(site, mask, value, kept)
                 continue
             tile = branch.as_tile(value, type_.extents)
@@ -267,67 +245,46 @@ def trace_if(site: Site) -> None:
         site.bind(merged, result)
 
 
-def _merged(site: Site, mask: Any, yes: Number, no: Value) -> Number:
-    """``yes`` on the tiles of ``mask``, else ``no``."""
-    assert isinstance(no, Number)
-    if yes.origin != no.origin:
-        site.refuse("a choice between addresses of two arguments", "an address of one")
-    arrays = (x.values if x.level.parent is site.level else x.at(site.level) for x in (yes, no))
-    return replace(yes, values=np.where(mask, *arrays), level=site.level)
-
-
 # --- deliveries -----------------------------------------------------------------------------------
 
 
+def _on_members(site: Site, tiles: Members) -> Site:
+    """The operation on the tiles of groups."""
+    mask = np.isin(np.arange(site.n_tiles), [tile for group in tiles for tile in group])
+    return site.at(site.level.restricted(mask[None]))
+
+
 def trace_produce(site: Site) -> None:
-    """inter_tile_produce: the parts of every producer, in device memory."""
-    tracer, region = site.tracer, site.op.regions[0]
-    groups = groups_of(tracer.program.module, site.op.fields["!result"])
-    producers = members(tracer.program.module, site.op.fields["producers"], groups)
+    """inter_tile_produce: the parts of every producer, in device memory, where others read them."""
+    module, region, future = site.tracer.program.module, site.op.regions[0], site.op.fields
+    producers = members(module, future["producers"], future["!result"])
     assert producers is not None
-    branch = site.at(site.level.restricted(_mask(producers, site.level)[None]))
-    of_tile = [producers.group_of(tile) for tile in range(site.n_tiles)]
-    numbers = np.array([groups[g] if g is not None else 0 for g in of_tile], np.int64)
-    group = Number(numbers[None], site.level)
-    names: dict[str, Value] = {name: group for name, _ in region.arguments}
-    made = tracer.run_body(region.body, branch.level, names)
-    types = region.body[-1].fields["!values"]
-    parts = tuple(
-        _published(branch, branch.as_tile(v, type_.extents))
-        for v, type_ in zip(made, types, strict=True)
+    branch, numbers = _on_members(site, producers), np.zeros(site.n_tiles, np.int64)
+    for number, tiles in zip(groups_of(module, future["!result"]), producers, strict=True):
+        numbers[[*tiles]] = number
+    names: dict[str, Value] = dict.fromkeys(
+        (name for name, _ in region.arguments), Number(numbers[None], site.level)
     )
-    site.bind(Future(parts, producers, site.level, branch.level.active))
-
-
-def _mask(tiles: Members, level: Level) -> BoolArray:
-    found = np.zeros(level.active.shape[1], np.bool_)
-    found[[tile for group in tiles.groups for tile in group]] = True
-    return found
-
-
-def _published(site: Site, tile: DataTile) -> DataTile:
-    """A copy of every tile's part in device memory, where other tiles can read it."""
-    target = site.reserved(tile.shape, tile.element, tile.lane_dim)
-    site.write(tile, target)
-    return target
+    made, parts = site.tracer.run_body(region.body, branch.level, names), []
+    for value, type_ in zip(made, region.body[-1].fields["!values"], strict=True):
+        tile = branch.as_tile(value, type_.extents)
+        parts.append(branch.slot(tile.shape, tile.element, tile.lane_dim, is_local=False))
+        branch.write(tile, parts[-1])
+    site.bind(Future(tuple(parts), producers, branch.level))
 
 
 def trace_deliver(site: Site) -> None:
     """inter_tile_reduce and inter_tile_consume."""
     op, module = site.op, site.tracer.program.module
     future = site.one_of(Future, op.fields["future"])
-    consumers = members(module, op.fields["consumers"], groups_of(module, op.fields["!future"]))
+    consumers = members(module, op.fields["consumers"], op.fields["!future"])
     assert consumers is not None
-    wanted: list[tuple[int, ...]] = []
-    for tile in range(site.n_tiles):
-        group = consumers.group_of(tile)
-        given = sources(module, op, tile) if group is not None else ()
-        own = future.producers.groups[group] if group is not None else ()
-        wanted.append(own if given is None else given)
-    _check_arrival(site, future, consumers, wanted)
-    branch = site.at(site.level.restricted(_mask(consumers, site.level)[None]))
-    steps = max(map(len, wanted))
-    order = np.array([[*w, *[0] * (steps - len(w))] for w in wanted], np.int64).T
+    needed = sources(module, op, future.producers, consumers)
+    _check_arrival(site, future, consumers, needed)
+    branch, steps = _on_members(site, consumers), max(map(len, needed.values()))
+    order = np.zeros((steps, site.n_tiles), np.int64)
+    for tile, own in needed.items():
+        order[: len(own), tile] = own
     if op.name == "ktdp.inter_tile_consume":
         ends = [site.tracer.last_use(op, name) for name in op.results]
         parts = zip(_read(future, order[0]), ends, strict=True)
@@ -336,52 +293,45 @@ def trace_deliver(site: Site) -> None:
         tiles = _folded(branch, future, order)
     for name, whole, type_ in zip(op.results, tiles, op.fields["!result"], strict=True):
         site.bind(reshaped(branch, whole, type_.extents), name)
-        site.tracer.consumers[name] = _mask(consumers, site.level)
+        site.tracer.consumers[name] = np.isin(np.arange(site.n_tiles), [*needed])
 
 
 def _read(future: Future, producer: Int64Array) -> list[DataTile]:
     """The parts of tile ``producer[t]`` as tile t reads them."""
-    return [part.of_tiles(producer) for part in future.parts]
+    return [replace(part, offsets=part.offsets[:, producer]) for part in future.parts]
 
 
 def _check_arrival(
-    site: Site, future: Future, consumers: Members, wanted: list[tuple[int, ...]]
+    site: Site, future: Future, consumers: Members, wanted: Mapping[int, Shape]
 ) -> None:
     """All tiles of a group reach a delivery, after their producers, or none: DeviceFault SPY415."""
-    level = site.level
-    made = np.broadcast_to(level.lift(future.produced, future.level), level.active.shape)
-    for group in consumers.groups:
-        here = level.active[:, list(group)]
+    level, produced = site.level, future.level
+    made = np.broadcast_to(level.lift(produced.active, produced.parent), level.active.shape)
+    for group in consumers:
         needed = sorted({p for tile in group for p in wanted[tile]})
-        late = ~here.all(axis=1) | ~made[:, needed].all(axis=1)
-        if not (here.any(axis=1) & late).any():
-            continue
-        row = int(np.flatnonzero(here.any(axis=1) & late)[0])
-        absent = {t for t in group if not level.active[row, t]} | {
-            p for p in needed if not made[row, p]
-        }
-        raise DeviceFault(
-            "SPY415", f"{site.op.name}: deadlock, some tiles of a group never arrive", site.place,
-            expected=f"all of tiles {sorted({*group, *needed})}",
-            found=f"tiles {sorted(absent)} take another branch",
-        )  # fmt: skip
+        here: BoolArray = level.active[:, [*group]]
+        late = here.any(axis=1) & ~(here.all(axis=1) & made[:, needed].all(axis=1))
+        if late.any():
+            row = int(np.flatnonzero(late)[0])
+            absent = {t for t in group if not level.active[row, t]}
+            absent |= {p for p in needed if not made[row, p]}
+            message = f"{site.op.name}: deadlock, some tiles of a group never arrive"
+            expected = f"all of tiles {sorted({*group, *needed})}"
+            found = f"tiles {sorted(absent)} take another branch"
+            site.fail(DeviceFault, "SPY415", message, expected, found)
 
 
 def _folded(site: Site, future: Future, order: Int64Array) -> list[DataTile]:
     """The identity folded with the parts of the producers ``order[k, tile]``, one after another."""
-    op, region = site.op, site.op.regions[0]
-    left, right = region.arguments[: len(future.parts)], region.arguments[len(future.parts) :]
-    begun = [
-        site.tile(name, part.shape)
-        for name, part in zip(op.fields["identity"], future.parts, strict=True)
+    op, region, count = site.op, site.op.regions[0], len(future.parts)
+    names = [str(name) for name, _ in region.arguments]
+    triples = zip(op.results, op.fields["identity"], future.parts, strict=True)
+    totals = [
+        placed(site, result, site.tile(begun, part.shape), part.stick)
+        for result, begun, part in triples
     ]
-    sticks = [part.stick for part in future.parts]
-    totals = [placed(site, *three) for three in zip(op.results, begun, sticks, strict=True)]
     for producer in order:
-        parts: dict[str, Value] = {
-            name: part for (name, _), part in zip(right, _read(future, producer), strict=True)
-        }
-        carried: dict[str, Value] = {n: t for (n, _), t in zip(left, totals, strict=True)}
-        yields = region.body[-1].fields["values"]
-        site.copy_back(in_places(site, region, carried, parts, yields), totals)
+        parts: dict[str, Value] = dict(zip(names[count:], _read(future, producer), strict=True))
+        carried = dict(zip(names[:count], totals, strict=True))
+        site.copy_back(in_places(site, region, carried, parts, _yields(region)), totals)
     return totals

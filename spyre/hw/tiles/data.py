@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
-from spyre.hw.tiles.trace import FLOATS, Site, dims_of
-from spyre.hw.tiles.values import PAIR, DataTile, Number
+from spyre.hw.tiles.trace import Site, dims_of
+from spyre.hw.tiles.values import PAIR, DataTile, Number, Shape
 from spyre.mlir.operation import MASK_CONSTANT
+from spyre.mlir.tiles import FLOATS, integers
 
 IDENTITIES = {
     "add": 0.0, "mul": 1.0, "maximum": -np.inf, "minimum": np.inf,
@@ -29,16 +30,12 @@ def trace_splat(site: Site) -> None:
     (name,) = fields.get("ins", (fields.get("value"),))
     type_ = fields["!outs"][0] if "!outs" in fields else fields["!result"]
     rank = len(type_.extents)
-    new = _integers(site, "dimensions") if "dimensions" in fields else range(rank)
-    kept = [d for d in range(rank) if d not in new]
+    new = integers(fields["dimensions"]) if "dimensions" in fields else range(rank)
+    kept = [d for d in range(rank) if d not in (new or ())]
     value = site.value(name)
     if not isinstance(value, Number) or type_.element in FLOATS:
         value = site.as_tile(value, tuple(type_.extents[d] for d in kept))
     site.bind(value.over(type_.extents, kept))
-
-
-def _integers(site: Site, key: str) -> tuple[int, ...]:
-    return tuple(int(number.value) for number in site.op.fields[key])
 
 
 def trace_empty(site: Site) -> None:
@@ -51,7 +48,8 @@ def trace_empty(site: Site) -> None:
 
 def trace_transpose(site: Site) -> None:
     """A view with its dims in another order."""
-    site.bind(site.tile(site.op.fields["ins"][0]).permuted(_integers(site, "permutation")))
+    order = integers(site.op.fields["permutation"]) or ()
+    site.bind(site.tile(site.op.fields["ins"][0]).permuted(order))
 
 
 def trace_reshape(site: Site) -> None:
@@ -60,7 +58,7 @@ def trace_reshape(site: Site) -> None:
     site.bind(reshaped(site, tile, site.op.fields["!result"].extents))
 
 
-def reshaped(site: Site, tile: DataTile, shape: tuple[int, ...]) -> DataTile:
+def reshaped(site: Site, tile: DataTile, shape: Shape) -> DataTile:
     """The elements in another shape: a view, or a copy by way of a row of all of them."""
     found = tile.reshaped(shape)
     if found is not None:
@@ -139,9 +137,10 @@ def trace_elements(site: Site) -> None:
     site.bind(whole)
 
 
-def reduced(site: Site, combiner: str, tile: DataTile, dims: tuple[int, ...]) -> DataTile:
+def reduced(site: Site, combiner: str, tile: DataTile, dims: Shape) -> DataTile:
     """``tile`` without ``dims``, folded."""
-    if tile.stick is None or not tile.is_whole:
+    is_whole = all(p or n == 1 for p, n in zip(tile.pitches, tile.shape, strict=True))
+    if tile.stick is None or not is_whole:
         tile = site.copied(tile, site.now)
     stick, names = tile.stick or 0, dims_of(tile.shape)
     size = tile.shape[stick]
@@ -170,15 +169,30 @@ def is_identity(value: float, combiner: str) -> bool:
     )
 
 
+def _filled_up(site: Site, tile: DataTile, shape: Shape) -> DataTile:
+    """The tile with zeros behind it, in ``shape``."""
+    if tile.shape == shape:
+        return tile
+    whole = site.slot(shape, tile.element, len(shape) - 1, site.now)
+    site.write(site.filled(0, tile.element, shape), whole)
+    site.move(tile, whole.part(site.numbers([0] * len(shape)), tile.shape, site.level))
+    return whole
+
+
 def trace_product(site: Site) -> None:
     """linalg.matmul and batch_matmul: ``outs`` plus the product of ``ins``."""
     left, right = (site.tile(name) for name in site.op.fields["ins"])
     start, type_ = site.tile(site.op.fields["outs"][0]), site.op.fields["!outs"][0]
     rank = len(type_.extents)
     batch = tuple(f"b{k}" for k in range(rank - 2))
-    single = {left.element, right.element} != {"f16"} or any(
-        tile.shape[-1] % PAIR for tile in (left, right)
-    )
+    single, is_wide = {left.element, right.element} != {"f16"}, type_.element == "f32"
+    if site.tracer.numerics.chunked and not single and not is_wide:  # chunks are whole sticks
+        *others, depth, width = right.shape
+        depth, width = (-(-size // PAIR) * PAIR for size in (depth, width))
+        left = _filled_up(site, left, (*left.shape[:-1], depth))
+        right = _filled_up(site, right, (*others, depth, width))
+    single = single or any(tile.shape[-1] % PAIR for tile in (left, right))
+    single = single or (is_wide and site.tracer.numerics.chunked)
     if not single:
         left, right = (
             tile if tile.stick == rank - 1 else site.resticked(tile, rank - 1)

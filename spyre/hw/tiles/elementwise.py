@@ -7,35 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partialmethod, reduce
 from math import log, pi
 from typing import Any
 
 import numpy as np
 
+from spyre.errors import LaunchError
 from spyre.hw.ops import OPS
 from spyre.hw.tiles.numbers import (
+    FLOAT_OPERATIONS,
+    INTEGER_OPERATIONS,
     comparison,
     float_operation,
     integer_operation,
-    is_integer_operation,
     signed_as,
 )
 from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Number
+from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, BoolArray, DataTile, Number, Tiles
 from spyre.mlir.tiles import operation_rows
 
 COMPARISONS = {
     "eq": "equal", "ne": "notequal", "gt": "greaterthan", "ge": "greaterequal",
     "lt": "lesserthan", "le": "lesserequal",
 }  # fmt: skip
-HALF, SINGLE, WORD = FORMATS["f16"], FORMATS["f32"], FORMATS["i32"]
+HALF, SINGLE, WORD = (FORMATS[element] for element in ("f16", "f32", "i32"))
 CONVERSIONS = {
     (HALF, SINGLE): "dl16tofp32", (SINGLE, HALF): "fp32todl16",
     (WORD, SINGLE): "int32tofp32", (SINGLE, WORD): "fp32toint32",
 }  # fmt: skip
 MASKS = {"andi": "minimum", "ori": "maximum", "xori": "notequal", "select": "where3"}
 """Operations on booleans, which are 1 and 0."""
+_WORDS = {"f32": np.float32, "i32": np.int32, "si32": np.int32}
 ADDRESS_ARITHMETIC = ("addi", "subi", "index_cast", "index_castui", "select")
 
 
@@ -44,15 +47,15 @@ def trace_elementwise(site: Site) -> None:
     values = [site.value(name) for name in site.op.fields.get("ins", site.op.uses())]
     given = [value for value in values if not isinstance(value, Number)]
     if not given:
-        site.bind(on_numbers(site, values))
+        site.bind(_on_numbers(site, values))
         return
     tiles = [site.as_tile(value, getattr(given[-1], "shape", ())) for value in values]
     for tile in tiles:
         site.keep(tile, site.until)
-    site.bind_computed(lambda target: on_tiles(site, tiles, target))
+    site.bind_computed(lambda target: _on_tiles(site, tiles, target))
 
 
-def on_numbers(site: Site, values: Sequence[Any]) -> Number:
+def _on_numbers(site: Site, values: Sequence[Any]) -> Number:
     """The operation on numbers of all iterations and tiles."""
     fields, name, level = site.op.fields, site.op.name.partition(".")[2], site.level
     shape = max((value.shape for value in values), key=len)
@@ -63,36 +66,36 @@ def on_numbers(site: Site, values: Sequence[Any]) -> Number:
         result = np.where(*arrays)
     elif name in ("cmpi", "cmpf"):
         result, kind = comparison(fields["predicate"].text, arrays[0], arrays[1], kind), "i1"
+    elif name == "bitcast":
+        held, kind = _WORDS.get(kind), fields["!result"].scalar
+        if held is None or kind not in _WORDS:
+            site.refuse(f"the bits of {values[-1].kind} as {kind}", "f32 and i32")
+        result = site.rounded(np.asarray(arrays[0], held).view(_WORDS[kind]), kind)
     elif "!result" in fields:
         wanted = fields["!result"].scalar
-        if name == "bitcast":
-            result = _reinterpreted(site, arrays[0], kind, wanted)
-        else:
-            result = site.rounded(signed_as(name, arrays[0], kind), wanted)
-        kind = wanted
-    elif is_integer_operation(name):
-        active = level.active.reshape(level.active.shape + (1,) * len(shape))
-        result = integer_operation(name, arrays[0], arrays[1], kind, active, site.place)
+        result, kind = site.rounded(signed_as(name, arrays[0], kind), wanted), wanted
+    elif name in INTEGER_OPERATIONS:
+        if "div" in name or "rem" in name:
+            _check_divisor(site, arrays[1].reshape(*arrays[1].shape[:2], -1) == 0)
+        result = integer_operation(name, arrays[0], arrays[1], kind)
+    elif name in FLOAT_OPERATIONS:
+        result = site.rounded(float_operation(name, *arrays), kind)
     else:
-        computed = float_operation(name, *arrays)
-        if computed is None:
-            site.refuse("this function of a number", "functions of arith and math")
-        result = site.rounded(computed, kind)
+        site.refuse("this function of a number", "functions of arith and math")
     if len(origins) > 1 or (origins and name not in ADDRESS_ARITHMETIC):
         site.refuse("this arithmetic on an address", "addition of a number")
     return Number(np.atleast_2d(result), level, origins.pop() if origins else None, kind, shape)
 
 
-def _reinterpreted(site: Site, values: Any, kind: str, wanted: str) -> Any:
-    """The bits of float32 as an integer of 32 bits, or of one as float32."""
-    if kind == "f32" and wanted in ("i32", "si32"):
-        return np.asarray(values, np.float32).view(np.int32).astype(np.int64)
-    if kind in ("i32", "si32") and wanted == "f32":
-        return np.asarray(values, np.int32).view(np.float32)
-    site.refuse(f"the bits of {kind} as {wanted}", "f32 and i32")
+def _check_divisor(site: Site, is_zero: BoolArray) -> None:
+    """LaunchError SPY125 for a division by zero on a tile that takes part."""
+    wrong = np.argwhere(site.level.active & is_zero.any(axis=2))
+    if len(wrong):
+        message, found = f"{site.op.name} divides by zero", f"0 on tile {wrong[0][1]}"
+        site.fail(LaunchError, "SPY125", message, "a divisor other than 0", found)
 
 
-def on_tiles(site: Site, tiles: Sequence[DataTile], target: DataTile | None) -> DataTile:
+def _on_tiles(site: Site, tiles: Tiles, target: DataTile | None) -> DataTile:
     """The operation over tiles of one shape; into ``target`` where that can be."""
     op, fields, shape = site.op, site.op.fields, tiles[0].shape
     row, short = operation_rows()[op.name], op.name.partition(".")[2]
@@ -108,21 +111,27 @@ def on_tiles(site: Site, tiles: Sequence[DataTile], target: DataTile | None) -> 
         return site.pointwise(MASKS[short], tiles, shape, target)
     if element not in FORMATS:
         site.refuse(f"arithmetic on tiles of {element}", f"one of {', '.join(FORMATS)}")
+    if FORMATS[element] != WORD:
+        tiles = [converted(site, tile, element) for tile in tiles]
+    if row.engine != "softplus":
+        return combined(site, row.engine, tiles, target)
+    keys = {"softplusBeta": "beta", "softplusThresh": "threshold"}
+    bits = {name: int(np.float32(fields[key].value).view(np.int32)) for name, key in keys.items()}
+    return site.pointwise(row.engine, tiles, shape, target, constants=bits)
+
+
+def combined(site: Site, engine: str, tiles: Tiles, target: DataTile | None) -> DataTile:
+    """An operation of the engine, a formula of them, or one on integers, over tiles."""
+    element, shape = tiles[-1].element, tiles[0].shape
     if FORMATS[element] == WORD:
-        return _on_integers(site, row.engine, tiles, target)
-    tiles = [converted(site, tile, element) for tile in tiles]
-    if row.engine in FORMULAS:
-        return _formula(site, row.engine, tiles, target)
-    if row.engine not in OPS or OPS[row.engine].inputs != len(tiles):
+        return _on_integers(site, engine, tiles, target)
+    if engine in FORMULAS:  # on float32, rounded once
+        terms = [Term(site, converted(site, tile, "f32")) for tile in tiles]
+        return converted(site, FORMULAS[engine](*terms).tile, element, target, site.until)
+    if engine not in OPS or OPS[engine].inputs != len(tiles):
+        short = site.op.name.partition(".")[2]
         site.refuse(f"{short} of {element}", "operations of docs/operations.md")
-    further: dict[str, Any] = {}
-    if row.engine == "softplus":
-        keys = {"softplusBeta": "beta", "softplusThresh": "threshold"}
-        further["constants"] = {
-            constant: int(np.float32(fields[key].value).view(np.int32))
-            for constant, key in keys.items()
-        }
-    return site.pointwise(row.engine, tiles, shape, target, **further)
+    return site.pointwise(engine, tiles, shape, target)
 
 
 def _cast(site: Site, short: str, tile: DataTile, target: DataTile | None) -> DataTile:
@@ -139,89 +148,53 @@ def _cast(site: Site, short: str, tile: DataTile, target: DataTile | None) -> Da
     return converted(site, tile, wanted, target, site.until)
 
 
-def _compared(
-    site: Site, predicate: str, tiles: Sequence[DataTile], target: DataTile | None
-) -> DataTile:
+def _compared(site: Site, predicate: str, tiles: Tiles, target: DataTile | None) -> DataTile:
     """cmpf and cmpi: 1 or 0, of floats in their element type, of integers in float32."""
     shape, kind = tiles[0].shape, site.op.fields["!T"].scalar
     if predicate in ("true", "false"):
-        return site.constant(site.typed(float(predicate == "true"), "f32"), shape)
+        return site.filled(float(predicate == "true"), "f32", shape)
     if predicate in ("ord", "uno"):
         test = "equal" if predicate == "ord" else "notequal"
         both = [site.pointwise(test, [tile, tile], shape, until=site.now) for tile in tiles]
         return site.pointwise("minimum" if predicate == "ord" else "maximum", both, shape, target)
-    name = COMPARISONS[predicate[-2:]]
     if kind in FORMATS and FORMATS[kind] == WORD:
-        zero = site.constant(site.typed(0.0, "f32"), shape)
-        tiles = [_difference(site, tiles, predicate[0] == "u"), zero]
+        tiles = [_difference(site, tiles, predicate[0] == "u"), site.filled(0.0, "f32", shape)]
     elif kind == "i1" and predicate not in ("eq", "ne"):
         site.refuse(f"the predicate {predicate} of booleans", "eq or ne")
-    return site.pointwise(name, tiles, shape, target)
+    return site.pointwise(COMPARISONS[predicate[-2:]], tiles, shape, target)
 
 
-def _difference(site: Site, tiles: Sequence[DataTile], is_unsigned: bool = False) -> DataTile:
+def _difference(site: Site, tiles: Tiles, is_unsigned: bool = False) -> DataTile:
     """A float32 with the sign of the first minus the second integer: that of their difference in
     float32 or, where they are equal in float32, of the difference of the integers, which is small.
     """
     shape = tiles[0].shape
     if is_unsigned:
-        low = site.constant(site.typed(-(2**31), "i32"), shape)
+        low = site.filled(-(2**31), "i32", shape)
         tiles = [_on_integers(site, "add", [tile, low], None) for tile in tiles]
     near = converted(site, _on_integers(site, "sub", tiles, None), "f32")
     far = site.pointwise("sub", [converted(site, tile, "f32") for tile in tiles], shape)
     return site.pointwise("where3", [far, far, near], shape)
 
 
-def _formula(site: Site, name: str, tiles: Sequence[DataTile], target: DataTile | None) -> DataTile:
-    """A function as operations on float32, rounded once."""
-    shape = tiles[0].shape
-
-    def apply(name: str, *operands: DataTile | float) -> DataTile:
-        own = [
-            o if isinstance(o, DataTile)
-            else site.constant(site.typed(o, "f32"), shape)
-            for o in operands
-        ]  # fmt: skip
-        return site.pointwise(name, own, shape)
-
-    wide = [converted(site, tile, "f32") for tile in tiles]
-    found = FORMULAS[name](*(FormulaTerm(tile, apply) for tile in wide)).tile
-    assert isinstance(found, DataTile)
-    return converted(site, found, tiles[0].element, target, site.until)
-
-
-def combined(
-    site: Site, engine: str, tiles: Sequence[DataTile], target: DataTile | None
-) -> DataTile:
-    """An operation of two tiles of one element type."""
-    if FORMATS[tiles[0].element] == WORD:
-        return _on_integers(site, engine, tiles, target)
-    if engine not in OPS:
-        site.refuse(f"the combiner {engine}", "operations of docs/operations.md")
-    return site.pointwise(engine, tiles, tiles[0].shape, target)
-
-
-def _on_integers(
-    site: Site, name: str, tiles: Sequence[DataTile], target: DataTile | None
-) -> DataTile:
+def _on_integers(site: Site, name: str, tiles: Tiles, target: DataTile | None) -> DataTile:
     """Sums, differences, products and choices of 32-bit integers."""
     shape = tiles[0].shape
     if name[:3] in ("min", "max"):
-        zero = site.constant(site.typed(0.0, "f32"), shape)
         test = "lesserthan" if "min" in name else "greaterthan"
         sign = _difference(site, tiles, name.endswith("ui"))
-        name, tiles = "where3", [site.pointwise(test, [sign, zero], shape), *tiles]
+        chosen = site.pointwise(test, [sign, site.filled(0.0, "f32", shape)], shape)
+        name, tiles = "where3", [chosen, *tiles]
     if name == "where3":  # moves bits
         bits = [replace(tile, element="f32", value=None) for tile in tiles[1:]]
         own = None if target is None else replace(target, element="f32")
-        operands = [converted(site, tiles[0], "f32"), *bits]
-        chosen = site.pointwise(name, operands, shape, own)
+        chosen = site.pointwise(name, [converted(site, tiles[0], "f32"), *bits], shape, own)
         return target if chosen is own and target else replace(chosen, element=tiles[-1].element)
     if name not in ("add", "sub", "mul"):
         site.refuse("this arithmetic on tiles of integers", "addi, subi, muli, minsi or maxsi")
     first, second = tiles
     if name == "sub":
-        minus = site.constant(site.typed(-1, "i32"), shape)
+        minus = site.filled(-1, "i32", shape)
         second = site.pointwise("muli32toi32", [second, minus], shape, None, site.now)
     own_name = "muli32toi32" if name == "mul" else "addi32toi32"
     return site.pointwise(own_name, [first, second], shape, target)
@@ -235,17 +208,16 @@ def converted(
     until: int | None = None,
 ) -> DataTile:
     """The tile with elements ``wanted``, by way of float32 between others."""
-    if FORMATS.get(wanted) == FORMATS.get(tile.element):
+    source, result = FORMATS.get(tile.element, ""), FORMATS.get(wanted, "")
+    if source == result:
         return tile
     if tile.value is not None:
-        return site.constant(site.typed(tile.value, wanted), tile.shape)
-    name = CONVERSIONS.get((FORMATS.get(tile.element, ""), FORMATS.get(wanted, "")))
-    if name is None and "f32" not in (tile.element, wanted):
-        wide = converted(site, tile, "f32")
-        return converted(site, wide, wanted, target, until)
-    if name is None:
-        site.refuse(f"a conversion from {tile.element} to {wanted}", "f16, f32 and i32")
-    kept = site.now if until is None else until
+        return site.filled(tile.value, wanted, tile.shape)
+    if (source, result) not in CONVERSIONS:
+        if "f32" in (tile.element, wanted):
+            site.refuse(f"a conversion from {tile.element} to {wanted}", "f16, f32 and i32")
+        return converted(site, converted(site, tile, "f32"), wanted, target, until)
+    kept, name = site.now if until is None else until, CONVERSIONS[source, result]
     return site.pointwise(name, [tile], tile.shape, target, kept, wanted)
 
 
@@ -253,31 +225,28 @@ def converted(
 
 
 @dataclass(frozen=True)
-class FormulaTerm:
-    """A float32 tile, or a number, in a formula. ``apply``: states an operation of the engine."""
+class Term:
+    """A float32 tile in a formula."""
 
-    tile: DataTile | float
-    apply: Callable[..., DataTile]
+    site: Site
+    tile: DataTile
 
-    def of(self, name: str, *others: FormulaTerm | float) -> FormulaTerm:
-        """An operation on this and others."""
-        tiles = [other.tile if isinstance(other, FormulaTerm) else other for other in others]
-        return FormulaTerm(self.apply(name, self.tile, *tiles), self.apply)
+    def of(self, name: str, *others: Term | float) -> Term:
+        """An operation of the engine on this and others."""
+        site, shape = self.site, self.tile.shape
+        tiles = [
+            other.tile if isinstance(other, Term) else site.filled(other, "f32", shape)
+            for other in others
+        ]
+        return Term(site, site.pointwise(name, [self.tile, *tiles], shape))
 
-    def __add__(self, other: FormulaTerm | float) -> FormulaTerm:
-        return self.of("add", other)
-
-    def __sub__(self, other: FormulaTerm | float) -> FormulaTerm:
-        return self.of("sub", other)
-
-    def __mul__(self, other: FormulaTerm | float) -> FormulaTerm:
-        return self.of("mul", other)
-
-    def __neg__(self) -> FormulaTerm:
-        return self.of("neg")
+    __add__ = partialmethod(of, "add")
+    __sub__ = partialmethod(of, "sub")
+    __mul__ = partialmethod(of, "mul")
+    __neg__ = partialmethod(of, "neg")
 
 
-def _polynomial(x: FormulaTerm, factors: tuple[float, ...]) -> FormulaTerm:
+def _polynomial(x: Term, factors: tuple[float, ...]) -> Term:
     """Σ factors[k] · x^k."""
     *lower, highest = factors
     first = x * highest + lower[-1]
@@ -289,7 +258,7 @@ _PI = (3.140625, 9.67025756835938e-4, 6.2771141529083252e-7)
 _SINE = (1.0, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800)
 
 
-def _sine(x: FormulaTerm, quarter: float = 0.0) -> FormulaTerm:
+def _sine(x: Term, quarter: float = 0.0) -> Term:
     """sin(x + π · quarter): the remainder of whole half turns, its series, and their sign."""
     turns = (x * (1 / pi) + (0.5 + quarter)).of("floor")
     whole = turns - quarter
@@ -301,7 +270,7 @@ def _sine(x: FormulaTerm, quarter: float = 0.0) -> FormulaTerm:
 _ERF = (0.0, 0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
-def _erf(x: FormulaTerm) -> FormulaTerm:
+def _erf(x: Term) -> Term:
     """The approximation 7.1.26 of Abramowitz and Stegun, odd."""
     size = x.of("abs")
     t = (size * 0.3275911 + 1.0).of("reciprocal")
@@ -309,7 +278,7 @@ def _erf(x: FormulaTerm) -> FormulaTerm:
     return x.of("lesserthan", 0.0).of("where3", -positive, positive)
 
 
-def _power(x: FormulaTerm, y: FormulaTerm) -> FormulaTerm:
+def _power(x: Term, y: Term) -> Term:
     """|x|^y, negative for negative x and odd y."""
     size = (x.of("abs").of("log") * y).of("exp")
     odd = y - (y * 0.5).of("floor") * 2.0
@@ -317,7 +286,7 @@ def _power(x: FormulaTerm, y: FormulaTerm) -> FormulaTerm:
     return y.of("equal", 0.0).of("where3", y * 0.0 + 1.0, size * sign)
 
 
-FORMULAS: Mapping[str, Callable[..., FormulaTerm]] = {
+FORMULAS: Mapping[str, Callable[..., Term]] = {
     "exp2": lambda x: (x * log(2)).of("exp"),
     "log2": lambda x: x.of("log") * (1 / log(2)),
     "log1p": lambda x: (x + 1.0).of("log"),

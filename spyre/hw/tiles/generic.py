@@ -16,10 +16,10 @@ import numpy as np
 from spyre.hw.tiles.control import in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, is_identity, reduced
 from spyre.hw.tiles.elementwise import combined
-from spyre.hw.tiles.trace import FLOATS, Array, Site
-from spyre.hw.tiles.values import DataTile, Number, Value
+from spyre.hw.tiles.trace import Site
+from spyre.hw.tiles.values import DataTile, Number, Shape, Value
 from spyre.mlir.program import INTEGERS, AffineDim, AffineMap, fold, slope_along
-from spyre.mlir.tiles import Region, TileOp, operation_rows
+from spyre.mlir.tiles import FLOATS, Region, TileOp, operation_rows
 
 Fold = tuple[str, str]
 """An output's fold: the engine's name of the operation, and the value that it folds."""
@@ -29,14 +29,21 @@ def trace_generic(site: Site) -> None:
     """linalg.generic."""
     fields, kinds = site.op.fields, site.resolved("iterator_types")
     maps = [site.tracer.program.module.resolved(map_) for map_ in site.resolved("indexing_maps")]
-    shape = _space(site, maps, len(kinds))
+    extents: dict[int, int] = {}
+    for map_, type_ in zip(maps, (*fields["!ins"], *fields["!outs"]), strict=True):
+        for result, extent in zip(map_.results, type_.extents, strict=True):
+            if isinstance(result, AffineDim):
+                extents[result.index] = extent
+    if len(extents) != len(kinds):
+        site.refuse("an iterator that is no dim of an operand", "a dim of each")
+    shape, n_inputs = tuple(extents[d] for d in range(len(kinds))), len(fields["ins"])
     values = [site.value(name) for name in (*fields["ins"], *fields["outs"])]
     seen = [_seen(site, value, map_, shape) for value, map_ in zip(values, maps, strict=True)]
-    outputs = maps[len(fields["ins"]) :]
+    outputs = maps[n_inputs:]
     summed = [d for d, kind in enumerate(kinds) if kind.text == "reduction"]
     if summed:
         orders = [_order(site, map_) for map_ in outputs]
-        _reduction(site, seen[: len(fields["ins"])], shape, summed, orders)
+        _reduction(site, seen[:n_inputs], shape, summed, orders)
     elif len(outputs) == 1 and outputs[0].permutation is not None:
         order = _order(site, outputs[0])
         if len(order) != len(shape):
@@ -69,19 +76,7 @@ def trace_reduce(site: Site) -> None:
 # --- operands through maps ------------------------------------------------------------------------
 
 
-def _space(site: Site, maps: Sequence[AffineMap], rank: int) -> tuple[int, ...]:
-    """Extents of the iterators: each is a dim of some operand."""
-    extents: dict[int, int] = {}
-    for map_, type_ in zip(maps, (*site.op.fields["!ins"], *site.op.fields["!outs"]), strict=True):
-        for result, extent in zip(map_.results, type_.extents, strict=True):
-            if isinstance(result, AffineDim):
-                extents[result.index] = extent
-    if len(extents) != rank:
-        site.refuse("an iterator that is no dim of an operand", "a dim of each")
-    return tuple(extents[d] for d in range(rank))
-
-
-def _order(site: Site, map_: AffineMap) -> tuple[int, ...]:
+def _order(site: Site, map_: AffineMap) -> Shape:
     order = map_.permutation
     if order is None:
         site.refuse("a map of an output that is no choice of dims", "distinct dims", str(map_))
@@ -98,10 +93,7 @@ def _linear(site: Site, map_: AffineMap) -> tuple[list[int], list[list[int]]]:
 
 
 def _covers(
-    first: Sequence[int],
-    slopes: Sequence[Sequence[int]],
-    shape: tuple[int, ...],
-    extents: tuple[int, ...],
+    first: Sequence[int], slopes: Sequence[Sequence[int]], shape: Shape, extents: Shape
 ) -> bool:
     """True if a linear map takes the space to each element of an operand once."""
     wide = [d for d, size in enumerate(shape) if size > 1]
@@ -114,30 +106,23 @@ def _covers(
     return all(sum(row[d] != 0 for row in slopes) == 1 for d in wide)
 
 
-def _seen(site: Site, value: Value, map_: AffineMap, shape: tuple[int, ...]) -> Value:
+def _seen(site: Site, value: Value, map_: AffineMap, shape: Shape) -> Value:
     """An operand over the space of iterations."""
     if map_.permutation is not None and isinstance(value, DataTile | Number):
-        if isinstance(value, Number) and not value.shape:
-            return value
-        return value.over(shape, map_.permutation)
+        is_alone = isinstance(value, Number) and not value.shape
+        return value if is_alone else value.over(shape, map_.permutation)
     extents = tuple(1 for _ in map_.results)
     tile = site.as_tile(value, extents).viewed(shape, *_linear(site, map_))
     return tile if tile.stick is not None or not tile.varies else site.copied(tile)
 
 
-def _iterators(site: Site, shape: tuple[int, ...]) -> list[Number]:
+def _iterators(site: Site, shape: Shape) -> list[Number]:
     """The number of the iteration along each dim, over the space."""
-    rank = len(shape)
-    return [
-        Number(np.arange(n).reshape(1, 1, *(n if k == d else 1 for k in range(rank))),
-               site.level, shape=shape)
-        for d, n in enumerate(shape)
-    ]  # fmt: skip
+    grids = np.ogrid[tuple(slice(n) for n in shape)]
+    return [Number(np.asarray(grid)[None, None], site.level, shape=shape) for grid in grids]
 
 
-def _run(
-    site: Site, seen: Sequence[Value], shape: tuple[int, ...], body: tuple[TileOp, ...]
-) -> list[Value]:
+def _run(site: Site, seen: Sequence[Value], shape: Shape, body: tuple[TileOp, ...]) -> list[Value]:
     """The values that ``body`` yields over the space of iterations."""
     tracer, region = site.tracer, site.op.regions[0]
     tracer.iterators = _iterators(site, shape)
@@ -146,11 +131,7 @@ def _run(
 
 
 def _body(
-    site: Site,
-    seen: Sequence[Value],
-    shape: tuple[int, ...],
-    to_output: tuple[int, ...],
-    target: DataTile | None,
+    site: Site, seen: Sequence[Value], shape: Shape, to_output: Shape, target: DataTile | None
 ) -> DataTile:
     """The tile that the body yields; its last operation writes ``target``, if it can."""
     tracer, body = site.tracer, site.op.regions[0].body
@@ -168,51 +149,38 @@ def _body(
 
 
 def _reduction(
-    site: Site,
-    seen: Sequence[Value],
-    shape: tuple[int, ...],
-    summed: Sequence[int],
-    orders: Sequence[tuple[int, ...]],
+    site: Site, seen: Sequence[Value], shape: Shape, summed: Sequence[int], orders: Sequence[Shape]
 ) -> None:
     """Fold the dims ``summed`` of the space; ``orders``: the dims of each output."""
     fields, regions = site.op.fields, site.op.regions
     is_float = all(type_.element in FLOATS for type_ in fields["!outs"])
+    folds: list[Fold] = []
+    made = list(seen)
     if not regions:
         name = fields["combiner"].text
         engine = operation_rows()[name if "." in name else f"arith.{name}"].engine
-        folds, made = [(engine, "")] * len(seen), list(seen)
-    else:
-        found = _folds(regions[0], len(seen))
-        folds, made = ([], []) if found is None else (found[0], [])
-        if found is not None and is_float:
-            end = TileOp("linalg.yield", fields={"values": tuple(n for _, n in folds)})
-            made = _run(site, seen, shape, (*found[1], end))
+        folds = [(engine, "")] * len(seen)
+    elif is_float and (found := _folds(regions[0], len(seen))) is not None:
+        folds, before = found
+        end = TileOp("linalg.yield", fields={"values": tuple(n for _, n in folds)})
+        made = _run(site, seen, shape, (*before, end))
     if not folds or not is_float or any(engine not in REDUCTIONS for engine, _ in folds):
         _stepwise(site, seen, shape, summed, orders, folds if not regions else [])
         return
     for k, ((engine, _), value, order) in enumerate(zip(folds, made, orders, strict=True)):
-        total = _total(site, engine, site.as_tile(value, shape), summed, order)
+        source = site.as_tile(value, shape)
+        present = [  # the total does not vary with dims that the source does not
+            d for d, size in enumerate(shape) if source.pitches[d] or size == 1 or d in summed
+        ]
+        total = reduced(site, engine, source.permuted(present), tuple(map(present.index, summed)))
+        places = [order.index(d) for d in present if d not in summed]
+        total = total.over(tuple(shape[d] for d in order), places)
         start = site.tile(fields["outs"][k], total.shape)
         is_neutral = start.value is not None and is_identity(start.value, engine)
         if not start.is_empty and not is_neutral:
-            place = total if total.is_whole else None
+            place = total if len(present) == len(shape) else None
             total = site.pointwise(engine, [start, total], total.shape, place)
         site.bind(total, site.op.results[k])
-
-
-def _total(
-    site: Site, engine: str, source: DataTile, summed: Sequence[int], order: Sequence[int]
-) -> DataTile:
-    """The output of the dims ``order``; it does not vary with dims that the source does not."""
-    absent = [
-        d for d, size in enumerate(source.shape)
-        if not source.pitches[d] and size > 1 and d not in summed
-    ]  # fmt: skip
-    present = [d for d in range(len(source.shape)) if d not in absent]
-    kept = [d for d in present if d not in summed]
-    total = reduced(site, engine, source.permuted(present), tuple(map(present.index, summed)))
-    shape = tuple(source.shape[d] for d in order)
-    return total.over(shape, [order.index(d) for d in kept])
 
 
 def _folds(region: Region, n_inputs: int) -> tuple[list[Fold], list[TileOp]] | None:
@@ -251,29 +219,36 @@ def _fold(users: Sequence[TileOp], own: str, result: str) -> Fold | None:
 def _stepwise(
     site: Site,
     seen: Sequence[Value],
-    shape: tuple[int, ...],
+    shape: Shape,
     summed: Sequence[int],
-    orders: Sequence[tuple[int, ...]],
+    orders: Sequence[Shape],
     folds: Sequence[Fold],
 ) -> None:
-    """Fold one point of the dims ``summed`` after another: an iteration each of the body, or of the
-    one operation of ``folds``.
+    """Fold one point of the dims ``summed`` after another, the last dim fastest: an iteration each
+    of the body, or of the one operation of ``folds``.
     """
     tracer, op = site.tracer, site.op
     kept = tuple(d for d in range(len(shape)) if d not in summed)
-    inner_shape = tuple(shape[d] for d in kept)
+    inner_shape, stick = tuple(shape[d] for d in kept), len(kept) - 1 if kept else None
     if any(sorted(order) != list(kept) for order in orders):
         site.refuse("an output that lacks a parallel dim", "all parallel dims")
-    sources = [_sliceable(site, site.as_tile(value, shape), summed, kept) for value in seen]
-    stick, totals = len(kept) - 1 if kept else None, []
+    sources = [site.as_tile(value, shape) for value in seen]
+    for k, tile in enumerate(sources):
+        if tile.varies and tile.stick in summed:  # along lanes
+            place = site.slot(tile.shape, tile.element, kept[-1] if kept else None)
+            sources[k] = site.padded(place)
+            site.move(tile, place)
+    totals = []
     for k, (name, order) in enumerate(zip(op.results, orders, strict=True)):
         begun = _start(site, k, folds).over(inner_shape, [kept.index(d) for d in order])
         totals.append(placed(site, name, begun, stick))
     counts = np.full(site.level.rows, prod(shape[d] for d in summed), np.int64)
     inner, trip = tracer.repeated(site.level, counts)
-    at = _positions(trip, [shape[d] for d in summed])
-    points = dict(zip(summed, at, strict=True))
-    slices = [source.fixed(points, inner) for source in sources]
+    at: Any = np.unravel_index(trip, [shape[d] for d in summed])
+    points = {d: rows[:, None] for d, rows in zip(summed, at, strict=True)}
+    first = [points.get(d, 0) for d in range(len(shape))]
+    slopes = [[int(d == k) for d in kept] for k in range(len(shape))]
+    slices = [source.viewed(inner_shape, first, slopes, inner) for source in sources]
     branch, made = site.at(inner), []
     if folds:
         pairs = zip(folds, slices, totals, strict=True)
@@ -283,9 +258,9 @@ def _stepwise(
         tracer.iterators = [
             Number(points[d], inner) if d in points else next(iterators) for d in range(len(shape))
         ]
-        names = [name for name, _ in op.regions[0].arguments]
+        names = [str(name) for name, _ in op.regions[0].arguments]
         others: dict[str, Value] = dict(zip(names, slices, strict=False))
-        carried: dict[str, Value] = dict(zip(names[len(slices) :], totals, strict=True))
+        carried = dict(zip(names[len(slices) :], totals, strict=True))
         yields = op.regions[0].body[-1].fields["values"]
         made = in_places(branch, op.regions[0], carried, others, yields)
     branch.copy_back(made, totals)
@@ -302,19 +277,4 @@ def _start(site: Site, number: int, folds: Sequence[Fold]) -> DataTile:
     engine = folds[number][0] if folds else ""
     if engine not in IDENTITIES:
         site.refuse("a start of this reduction without a value", "linalg.fill")
-    return site.constant(site.typed(IDENTITIES[engine], type_.element), type_.extents)
-
-
-def _positions(trip: Array, extents: Sequence[int]) -> list[Array]:
-    """Coordinates of every step along the dims folded, the last fastest, [row, 1]."""
-    found: Any = np.unravel_index(trip, extents)
-    return [row[:, None] for row in found]
-
-
-def _sliceable(site: Site, tile: DataTile, summed: Sequence[int], kept: Sequence[int]) -> DataTile:
-    """The tile with none of the dims ``summed`` along lanes."""
-    if not tile.varies or tile.stick not in summed:
-        return tile
-    result = site.padded(site.slot(tile.shape, tile.element, kept[-1] if kept else None))
-    site.move(tile, result)
-    return result
+    return site.filled(IDENTITIES[engine], type_.element, type_.extents)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from spyre.hw.numerics import Numerics
 from spyre.hw.tiles import control, data, memory
 from spyre.hw.tiles.elementwise import trace_elementwise
 from spyre.hw.tiles.generic import trace_generic, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.storage import BlockedError, Scratchpad
-from spyre.hw.tiles.trace import FLOATS, Array, PointerArgument, Site, Tracer
-from spyre.hw.tiles.values import Access, Indirect, Number
-from spyre.mlir.tiles import KtirProgram, TileFunction, operation_rows
+from spyre.hw.tiles.trace import PointerArgument, Site, Tracer
+from spyre.hw.tiles.values import Number
+from spyre.mlir.tiles import FLOATS, KtirProgram, TileFunction, operation_rows
 
 
 def trace_function(
@@ -23,17 +24,17 @@ def trace_function(
     function: TileFunction,
     pointers: Mapping[str, PointerArgument],
     numbers: Mapping[str, float],
-    half: Callable[[Array], Array],
+    numerics: Numerics,
     file: Path,
 ) -> TracedKernel:
-    """The statements of ``function`` for these arguments; ``half`` rounds to the 16-bit format.
+    """The statements of ``function`` for these arguments.
 
     LaunchError, DeviceFault and UnsupportedError with the place of the operation.
     """
     blocked: tuple[tuple[int, int], ...] = ()
     while True:
         scratchpad = Scratchpad(blocked)
-        tracer = Tracer(program, function, pointers, numbers, half, _trace, scratchpad)
+        tracer = Tracer(program, function, pointers, numbers, numerics, _trace, scratchpad)
         try:
             return tracer.trace(file)
         except BlockedError as error:
@@ -95,50 +96,34 @@ def _trace_extract_argument(site: Site) -> None:
         site.bind(site.number(dict(site.op.fields["!argument"].details)[field]))
 
 
-def _trace_moved(site: Site) -> None:
-    """ktdp.load and ktdp.store."""
-    access, loads = site.one_of(Access, site.op.fields["tile"]), bool(site.op.results)
-    if isinstance(access, Indirect):
-        memory.trace_moved(site, access, loads)
-    else:
-        (memory.trace_load if loads else memory.trace_store)(site, access)
-
-
 def _trace_index(site: Site) -> None:
     site.bind(site.tracer.iterators[int(site.op.fields["dim"].value)])
 
 
-HANDLERS: dict[str, Callable[[Site], None]] = {
-    "ktdp.get_compute_tile_id": _trace_tile_id,
-    "arith.constant": _trace_constant,
-    "ktdp.runtime_arg_extract": _trace_extract_argument,
-    "ktdp.construct_memory_view": memory.trace_view,
-    "ktdp.construct_distributed_memory_view": memory.trace_distributed,
-    "ktdp.construct_access_tile": memory.trace_access_tile,
-    "ktdp.construct_indirect_access_tile": memory.trace_indirect_tile,
-    "ktdp.load": _trace_moved,
-    "ktdp.store": _trace_moved,
-    "linalg.fill": data.trace_splat,
-    "tensor.splat": data.trace_splat,
-    "linalg.broadcast": data.trace_splat,
-    "tensor.empty": data.trace_empty,
-    "linalg.transpose": data.trace_transpose,
-    "tensor.expand_shape": data.trace_reshape,
-    "tensor.collapse_shape": data.trace_reshape,
-    "tensor.reshape": data.trace_reshape,
-    "tensor.extract": data.trace_extract,
-    "tensor.insert": data.trace_insert,
-    "tensor.from_elements": data.trace_elements,
-    "tensor.extract_slice": data.trace_slice,
-    "tensor.insert_slice": data.trace_insert,
-    "linalg.reduce": trace_reduce,
-    "linalg.matmul": data.trace_product,
-    "linalg.batch_matmul": data.trace_product,
-    "linalg.generic": trace_generic,
-    "linalg.index": _trace_index,
-    "scf.for": control.trace_for,
-    "scf.if": control.trace_if,
-    "ktdp.inter_tile_produce": control.trace_produce,
-    "ktdp.inter_tile_reduce": control.trace_deliver,
-    "ktdp.inter_tile_consume": control.trace_deliver,
+_OPERATIONS: Mapping[Callable[[Site], None], str] = {
+    _trace_tile_id: "ktdp.get_compute_tile_id",
+    _trace_constant: "arith.constant",
+    _trace_extract_argument: "ktdp.runtime_arg_extract",
+    memory.trace_view: "ktdp.construct_memory_view",
+    memory.trace_distributed: "ktdp.construct_distributed_memory_view",
+    memory.trace_access_tile: "ktdp.construct_access_tile",
+    memory.trace_indirect_tile: "ktdp.construct_indirect_access_tile",
+    memory.trace_moved: "ktdp.load ktdp.store",
+    data.trace_splat: "linalg.fill tensor.splat linalg.broadcast",
+    data.trace_empty: "tensor.empty",
+    data.trace_transpose: "linalg.transpose",
+    data.trace_reshape: "tensor.expand_shape tensor.collapse_shape tensor.reshape",
+    data.trace_extract: "tensor.extract",
+    data.trace_insert: "tensor.insert tensor.insert_slice",
+    data.trace_elements: "tensor.from_elements",
+    data.trace_slice: "tensor.extract_slice",
+    trace_reduce: "linalg.reduce",
+    data.trace_product: "linalg.matmul linalg.batch_matmul",
+    trace_generic: "linalg.generic",
+    _trace_index: "linalg.index",
+    control.trace_for: "scf.for",
+    control.trace_if: "scf.if",
+    control.trace_produce: "ktdp.inter_tile_produce",
+    control.trace_deliver: "ktdp.inter_tile_reduce ktdp.inter_tile_consume",
 }
+HANDLERS = {name: handler for handler, names in _OPERATIONS.items() for name in names.split()}

@@ -16,7 +16,7 @@ import numpy as np
 from spyre.errors import SourceLocation
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.hw.tiles.program import TileStatement
-from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Level
+from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Level, Shape
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Indirection, Operation, Tensor
 
@@ -78,7 +78,6 @@ def _statement(intent: Intent, number: int, rows: Int64Array, tiles: Int64Array)
     level = intent.level
     name = intent.title if not number else f"{intent.title} ({number})"
     slices = _slices(intent.grid, tiles)
-    indices = np.stack([row for _, _, row in slices])  # [grid dim, core]
     operands = (*intent.inputs, *(index for index, _, _ in intent.indices), intent.output)
     starts = [
         np.broadcast_to(level.lift(o.tile.offsets, o.tile.level), level.active.shape)[
@@ -86,7 +85,7 @@ def _statement(intent: Intent, number: int, rows: Int64Array, tiles: Int64Array)
         ]
         for o in operands
     ]
-    fixed = _fixed_dims(intent, starts, indices)
+    fixed = _fixed_dims(intent, starts, [extent for _, extent, _ in slices])
     columns: list[Int64Array] = []
     owners: list[int] = []
     tensors = []
@@ -134,42 +133,29 @@ def _slices(grid: Sequence[int], tiles: Int64Array) -> list[tuple[str, int, Int6
 
 
 def _fixed_dims(
-    intent: Intent, starts: Sequence[Int64Array], indices: Int64Array
+    intent: Intent, starts: Sequence[Int64Array], extents: Sequence[int]
 ) -> list[set[int]]:
-    """Per operand the dims of the grid that it does not vary with: of products, whose rows and
-    columns the tiles then divide. ``starts``: [row, core] each.
+    """Per operand the dims of the grid, of ``extents``, that it does not vary with: of products,
+    whose rows and columns the tiles then divide. ``starts``: [row, core] each.
     """
-    none: list[set[int]] = [set() for _ in starts]
+    fixed: list[set[int]] = [set() for _ in starts]
     if intent.name != PRODUCT:
-        return none
-    fixed = [
-        set() if operand.tile.is_local else _constant_dims(start, indices)
-        for operand, start in zip(intent.inputs, starts, strict=False)
-    ]
-    both = set.intersection(*fixed)
-    return [*(dims - both for dims in fixed), set()]
-
-
-def _constant_dims(starts: Int64Array, indices: Int64Array) -> set[int]:
-    """Dims of the grid along which no start differs."""
-    fixed: set[int] = set()
-    for d in range(len(indices)):
-        others = [indices[k] for k in range(len(indices)) if k != d and k not in fixed]
-        _, first, group = np.unique(
-            np.stack(others or [np.zeros_like(indices[d])]),
-            axis=1, return_index=True, return_inverse=True,
-        )  # fmt: skip
-        if (starts == starts[:, first[group.reshape(-1)]]).all():
-            fixed.add(d)
-    return fixed
+        return fixed
+    for k, operand in enumerate(intent.inputs):
+        box = starts[k].reshape(-1, *extents[::-1])
+        for d in range(0 if operand.tile.is_local else len(extents)):
+            if (box == box.take([0], axis=len(extents) - d)).all():
+                fixed[k].add(d)
+    both = set.intersection(*fixed[:-1])
+    return [dims - both for dims in fixed]
 
 
 def _tensor(
-    index: int, operand: Operand, intent: Intent, starts: tuple[int, ...], moving: Sequence[str]
+    index: int, operand: Operand, intent: Intent, starts: Shape, moving: Sequence[str]
 ) -> Tensor:
     tile = operand.tile
     if operand.single:
-        pitches = dict(zip(operand.dims, tile.element_pitches, strict=True))
+        pitches = dict(zip(operand.dims, tile.pitches, strict=True))
         stick, lanes = operand.dims[-1], 1
         scale = dict.fromkeys((*pitches, *moving), 1)
     else:
@@ -194,7 +180,7 @@ def _whole_sticks(
     """Pitches and scales of the dims of an operand of sticks, and the dim along its lanes."""
     tile = operand.tile
     held = {
-        dim: tile.pitches[k] or STICK_BYTES
+        dim: STICK_BYTES if k == tile.stick else tile.pitches[k]
         for k, dim in enumerate(operand.dims)
         if (tile.pitches[k] and tile.shape[k] > 1) or (k == tile.stick and tile.shape[k] == 1)
     }

@@ -10,34 +10,30 @@ variables are enumerated, an iteration each, as far as subscripts divide by numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.errors import DeviceFault, LaunchError
-from spyre.hw.spec import LX_BYTES, STICK_BYTES
-from spyre.hw.tiles.trace import Pending, Site
+from spyre.hw.spec import LX_BYTES
+from spyre.hw.tiles.trace import Array, Site
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
     FORMATS,
     SCRATCHPAD,
     Access,
     DataTile,
-    Indirect,
     Level,
     Number,
     Part,
+    Shape,
     View,
 )
 from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
 from spyre.mlir.tiles import Expression
-
-Array = npt.NDArray[Any]
-
 
 # --- views --------------------------------------------------------------------------------------
 
@@ -54,69 +50,64 @@ def trace_view(site: Site) -> None:
     if min(steps, default=0) < 0:
         site.refuse("a stride below 0", "strides from 0 on", str(steps))
     owner, start = _place(site, site.number(fields["base"], True), type_.element)
-    part = Part(owner, start, steps, (site.number(0),) * len(sizes), sizes)
-    _check_room(site, type_.element, part)
-    site.bind(View(type_.element, (part,), sizes, None in type_.shape, site.op))
+    pitches = tuple(step * ELEMENT_BYTES[type_.element] for step in steps)
+    tile = DataTile((0,) * len(sizes), type_.element, owner, start, site.level, pitches, None)
+    _check_room(site, tile, sizes)
+    part = Part(tile, (site.number(0),) * len(sizes), sizes)
+    site.bind(View((part,), sizes, None in type_.shape, site.op))
 
 
-def _place(site: Site, base: Number, element: str) -> tuple[int, Number]:
+def _place(site: Site, base: Number, element: str) -> tuple[int, Int64Array]:
     """The owner of a view's memory, and the bytes from there to the view's first element."""
-    space = site.op.memory_space
-    start = base.at(site.level) * ELEMENT_BYTES[element]
+    space, start = site.op.memory_space, base.at(site.level) * ELEMENT_BYTES[element]
     if space is not None and space.is_local:
-        if space.tile is not None and space.tile >= site.n_tiles:
-            raise LaunchError(
-                "SPY187", "a view is of the scratchpad of a tile that does not exist", site.place,
-                expected=f"tiles 0 to {site.n_tiles - 1}", found=str(space.tile),
-            )  # fmt: skip
-        if space.tile is not None:  # as far from the running tile's scratchpad
-            start = start + (space.tile - np.arange(site.n_tiles)[None]) * LX_BYTES
-        return SCRATCHPAD, Number(start, site.level)
+        if space.tile is None:
+            return SCRATCHPAD, start
+        if space.tile >= site.n_tiles:
+            message = "a view is of the scratchpad of a tile that does not exist"
+            expected = f"tiles 0 to {site.n_tiles - 1}"
+            site.fail(LaunchError, "SPY187", message, expected, space.tile)
+        # as far from the running tile's scratchpad
+        return SCRATCHPAD, start + (space.tile - np.arange(site.n_tiles)[None]) * LX_BYTES
     if base.origin is not None:
-        return base.origin, Number(start, site.level)
+        return base.origin, start
     first = int(start.flat[0])
     for number, pointer in enumerate(site.tracer.pointers.values()):
         if pointer.tile is None and pointer.address is not None:
             size = pointer.elements * ELEMENT_BYTES.get(pointer.element, 0)
             if pointer.address <= first < pointer.address + size:
-                return number, Number(start - pointer.address, site.level)
-    raise LaunchError(
-        "SPY342", f"there is no memory at address {first:#x}", site.place,
-        expected=f"memory of the launch, as by -i @{first:#x}=FILE", found="nothing allocated",
-    )  # fmt: skip
+                return number, start - pointer.address
+    message = f"there is no memory at address {first:#x}"
+    expected = f"memory of the launch, as by -i @{first:#x}=FILE"
+    site.fail(LaunchError, "SPY342", message, expected, "nothing allocated")
 
 
-def _check_room(site: Site, element: str, part: Part) -> None:
+def _check_room(site: Site, tile: DataTile, sizes: Sequence[Number]) -> None:
     """The elements of a view are in its argument (SPY343, SPY344), or in a scratchpad (SPY410)."""
-    level, bytes_ = site.level, ELEMENT_BYTES[element]
-    reach = sum((size.at(level) - 1) * t for size, t in zip(part.sizes, part.strides, strict=True))
-    low = np.broadcast_to(part.start.at(level), level.active.shape)
-    high = low + (reach + 1) * bytes_
-    if part.owner == SCRATCHPAD:
+    level, bytes_ = site.level, ELEMENT_BYTES[tile.element]
+    low = np.broadcast_to(tile.offsets, level.active.shape)
+    reach = sum((n.at(level) - 1) * pitch for n, pitch in zip(sizes, tile.pitches, strict=True))
+    high = low + reach + bytes_
+    if tile.is_local:
         used = level.active & (high > low)
         first, end = low % LX_BYTES, low % LX_BYTES + high - low
         if (used & (end > LX_BYTES)).any():
-            raise DeviceFault(
-                "SPY410", "a view leaves the scratchpad of a tile", site.place,
-                expected=f"bytes 0 to {LX_BYTES}", found=f"up to byte {int(end[used].max())}",
-            )  # fmt: skip
+            message, found = "a view leaves the scratchpad of a tile", end[used].max()
+            expected = f"bytes 0 to {LX_BYTES}"
+            site.fail(DeviceFault, "SPY410", message, expected, f"up to byte {found}")
         if used.any():
             site.tracer.scratchpad.block(int(first[used].min()), int(end[used].max()))
         return
-    argument = [*site.tracer.pointers.values()][part.owner]
-    own = {"!spyreop.df16": "f16", "si32": "i32"}.get(element, element)
+    argument = [*site.tracer.pointers.values()][tile.owner]
+    own = {"!spyreop.df16": "f16", "si32": "i32"}.get(tile.element, tile.element)
     if argument.element != own:
-        raise LaunchError(
-            "SPY344", f"argument {argument.name} has other elements than its view", site.place,
-            expected=element, found=argument.element,
-        )  # fmt: skip
+        message = f"argument {argument.name} has other elements than its view"
+        site.fail(LaunchError, "SPY344", message, tile.element, argument.element)
     outside = level.active & ((low < 0) | (high > argument.elements * bytes_))
     if outside.any():
-        raise LaunchError(
-            "SPY343", f"argument {argument.name} is too small for its view", site.place,
-            expected=f"{int(high[outside][0]) // bytes_} elements",
-            found=f"{argument.elements} elements",
-        )  # fmt: skip
+        message = f"argument {argument.name} is too small for its view"
+        expected = f"{int(high[outside][0]) // bytes_} elements"
+        site.fail(LaunchError, "SPY343", message, expected, f"{argument.elements} elements")
 
 
 def same(site: Site, number: Number) -> int:
@@ -129,25 +120,21 @@ def same(site: Site, number: Number) -> int:
 
 def trace_distributed(site: Site) -> None:
     """The parts of a distributed view, each with the corner of its coordinate set."""
-    type_, parts = site.op.fields["!result"], []
+    type_, parts, ends = site.op.fields["!result"], [], []
     for name in site.op.fields["views"]:
         view = site.one_of(View, name)
-        entry = view.op.attribute("coordinate_set")
         symbols = [item for item in view.op.fields["sizes"] if isinstance(item, str)]
-        points = None if entry is None else site.tracer.program.module.resolved(entry.value)
+        points = site.tracer.program.module.attribute(view.op, "coordinate_set")
         box = None if points is None else points.box(site.numbers(symbols))
         if box is None:
             site.refuse("a part whose coordinate set is no box", found=f"%{name}")
         corner = tuple(_number(site, low) for low, _ in box)
         sizes = tuple(_number(site, high - low + 1) for low, high in box)
         parts.append(replace(view.parts[0], corner=corner, sizes=sizes))
-    ends = [
-        max(np.max(c.at(site.level) + n.at(site.level)) for c, n in pairs)
-        for pairs in zip(*(zip(p.corner, p.sizes, strict=True) for p in parts), strict=True)
-    ]
-    known = zip(type_.shape, ends, strict=True)
-    whole = tuple(_number(site, end if extent is None else extent) for extent, end in known)
-    site.bind(View(type_.element, tuple(parts), whole, None in type_.shape, site.op))
+        ends.append([np.max(high) + 1 for _, high in box])
+    extents = zip(type_.shape, map(max, zip(*ends, strict=True)), strict=True)
+    whole = tuple(_number(site, end if extent is None else extent) for extent, end in extents)
+    site.bind(View(tuple(parts), whole, None in type_.shape, site.op))
 
 
 def _number(site: Site, values: Any) -> Number:
@@ -165,7 +152,7 @@ def trace_access_tile(site: Site) -> None:
     ]
     if base_map is not None:
         corner = [fold(result, corner, (), INTEGERS) for result in base_map.results]
-    lows, extents, order = box_of(site, "access_tile")
+    lows, extents, order = _box(site, "access_tile")
     shifted = tuple(_number(site, n + low) for n, low in zip(corner, lows, strict=True))
     if not view.is_clipped:
         for dim, (first, extent) in enumerate(zip(shifted, extents, strict=True)):
@@ -174,7 +161,14 @@ def trace_access_tile(site: Site) -> None:
     site.bind(Access(view, extents, order, shifted))
 
 
-def box_of(site: Site, prefix: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def trace_indirect_tile(site: Site) -> None:
+    """An access of whose elements the places are found where it is loaded or stored."""
+    lows, extents, order = _box(site, "variables_space")
+    corner = tuple(_number(site, low) for low in lows)
+    site.bind(Access(site.one_of(View, site.op.fields["view"]), extents, order, corner, site.op))
+
+
+def _box(site: Site, prefix: str) -> tuple[Shape, ...]:
     """Corner and extents of the set of an access, and the dim that each dim of the tile is."""
     box = site.resolved(f"{prefix}_set").box(site.numbers(site.op.fields.get("symbols", ())))
     if box is None:
@@ -195,7 +189,7 @@ and the iterations and tiles that have it.
 
 def _pieces(site: Site, access: Access) -> list[Piece]:
     """The access as boxes within the parts of its view. DeviceFault SPY414 for a hole."""
-    level, found = site.level, []
+    level, order, found = site.level, access.order, []
     covered = np.zeros(level.active.shape, np.int64)
 
     def stacked(numbers: Sequence[Number]) -> Int64Array:
@@ -211,193 +205,153 @@ def _pieces(site: Site, access: Access) -> list[Piece]:
         for box in np.unique(counts[:, inside], axis=1).T:
             chosen = inside & (counts == box[:, None, None]).all(axis=0)
             own = level if (chosen == level.active).all() else level.restricted(chosen)
-            tile = _memory(site, access, part, first - low, tuple(box.tolist()))
-            found.append((tile, tuple((first - corner)[list(access.order)]), own))
+            tile = part.tile.part([*(first - low)], tuple(box.tolist()), level).permuted(order)
+            at = tuple((first - corner)[list(order)])
+            found.append((tile.in_sticks(level.active), at, own))
     missing = level.active & (covered < np.prod(access.extents))
     if missing.any() and not access.view.is_clipped:
-        number = int(np.argwhere(missing)[0][1])
-        raise DeviceFault(
-            "SPY414", f"elements of a tile are in no part of its view, on compute tile {number}",
-            site.place, expected="a part that holds them", found="a hole between the parts",
-        )  # fmt: skip
+        number = np.argwhere(missing)[0][1]
+        message = f"elements of a tile are in no part of its view, on compute tile {number}"
+        expected, hole = "a part that holds them", "a hole between the parts"
+        site.fail(DeviceFault, "SPY414", message, expected, hole)
     return found
-
-
-def _memory(
-    site: Site, access: Access, part: Part, at: Int64Array, extents: tuple[int, ...]
-) -> DataTile:
-    """A box of a part: whole sticks along the dim of stride 1, or single elements (no stick)."""
-    element, order, strides = access.view.element, access.order, part.strides
-    bytes_ = ELEMENT_BYTES[element]
-    lanes = STICK_BYTES // bytes_
-    steps = np.array(strides, np.int64)[:, None, None]
-    starts = part.start.at(site.level) + (at * steps).sum(axis=0) * bytes_
-    wide = [d for d, extent in enumerate(extents) if extent > 1]
-    sticks = [d for d in wide if strides[d] == 1 and extents[d] % lanes == 0]
-    others = [strides[d] for d in wide if d not in sticks]
-    whole = len(sticks) == 1 and not any(s % lanes for s in others)
-    whole = whole and not (np.where(site.level.active, starts, 0) % STICK_BYTES).any()
-    pitches = [
-        0 if extents[d] == 1 else STICK_BYTES if whole and d in sticks else strides[d] * bytes_
-        for d in order
-    ]
-    if len(starts) > 1 and (starts == starts[:1]).all():
-        starts = starts[:1]
-    return DataTile(
-        tuple(extents[d] for d in order), element, part.owner, starts, site.level,
-        tuple(pitches), order.index(sticks[0]) if whole else None,
-    )  # fmt: skip
 
 
 # --- loads and stores -----------------------------------------------------------------------------
 
 
-def trace_load(site: Site, access: Access) -> None:
-    """A view of whole sticks if its one use is near, else a copy in the scratchpads."""
-    pieces = _pieces(site, access)
-    if _is_operand(access, pieces, site.level):
-        tile = pieces[0][0]
-        site.bind(tile if site.is_only_used_by() else site.copy(tile))
+def trace_moved(site: Site) -> None:
+    """ktdp.load: a view of whole sticks if its one use is near, else a copy in the scratchpads.
+
+    ktdp.store: the statement that computes the value writes whole sticks; all else is moved.
+    """
+    access, loads = site.one_of(Access, site.op.fields["tile"]), bool(site.op.results)
+    if access.op is not None:
+        _move_indirect(site, access, loads)
         return
-    tile = site.rows(access.shape, access.view.element)
-    if access.view.is_clipped:
-        site.write(site.constant(site.typed(0, tile.element), tile.shape), tile)
+    pieces = _pieces(site, access)
+    for memory, _, _ in pieces if not loads else ():
+        _check_aliasing(site, memory)
+    whole = [m for m, _, own in pieces if own is site.level and m.shape == access.shape]
+    if len(pieces) == len(whole) == 1 and whole[0].stick is not None:
+        _bind_operand(site, whole[0])
+        return
+    if loads:
+        value = site.rows(access.shape, access.view.element)
+        if access.view.is_clipped:
+            site.write(site.filled(0, value.element, value.shape), value)
+        site.bind(value)
+    else:
+        value = site.tile(site.op.fields["value"], access.shape)
     for memory, at, own in pieces:
-        site.at(own).move(memory, tile.part(at, memory.shape, own))
-    site.bind(tile)
+        place = value.part(at, memory.shape, own)
+        site.at(own).move(*((memory, place) if loads else (place, memory)))
 
 
-def _is_operand(access: Access, pieces: Sequence[Piece], level: Level) -> bool:
-    """True for whole sticks of one part, on all tiles that take part."""
-    if len(pieces) != 1:
-        return False
-    tile, _, own = pieces[0]
-    return own is level and tile.shape == access.shape and tile.stick is not None
+def _bind_operand(site: Site, memory: DataTile) -> None:
+    """Whole sticks, as an operand of the statement that uses them or computes them."""
+    if site.op.results:
+        site.bind(memory if site.is_only_used_by() else site.copy(memory))
+        return
+    found = site.tracer.scope[site.op.fields["value"]]
+    made = found(memory) if callable(found) else None
+    if made is not memory:
+        site.write(made or site.tile(site.op.fields["value"], memory.shape), memory)
 
 
 def _check_aliasing(site: Site, memory: DataTile) -> None:
     """LaunchError SPY192 for strides that let a store write elements twice."""
     reach = 0
-    pairs = zip(memory.element_pitches, memory.shape, strict=True)
+    pairs = zip(memory.pitches, memory.shape, strict=True)
     for pitch, extent in sorted(pair for pair in pairs if pair[1] > 1):
         if pitch <= reach:
-            raise LaunchError(
-                "SPY192", "the view's strides overlap, so that elements are written twice",
-                site.place, expected=f"strides above {reach} bytes", found=f"{pitch} bytes",
-            )  # fmt: skip
+            message = "the view's strides overlap, so that elements are written twice"
+            expected = f"strides above {reach} bytes"
+            site.fail(LaunchError, "SPY192", message, expected, f"{pitch} bytes")
         reach += pitch * (extent - 1)
-
-
-def trace_store(site: Site, access: Access) -> None:
-    """The statement that computes the value writes whole sticks; all else is moved."""
-    name, pieces = site.op.fields["value"], _pieces(site, access)
-    for memory, _, _ in pieces:
-        _check_aliasing(site, memory)
-    if _is_operand(access, pieces, site.level):
-        target, found = pieces[0][0], site.tracer.scope_of(name)[name]
-        made = found.emit(target) if isinstance(found, Pending) else None
-        if made is not target:
-            site.write(made or site.tile(name, target.shape), target)
-        return
-    value = site.tile(name, access.shape)
-    for memory, at, own in pieces:
-        site.at(own).move(value.part(at, memory.shape, own), memory)
 
 
 # --- indirect accesses ----------------------------------------------------------------------------
 
-
-Line = tuple[Number, tuple[int, ...]]
-"""A linear function of the variables: its first value, and its step along each."""
-
-
-def trace_indirect_tile(site: Site) -> None:
-    """An access of whose elements the places are found where it is loaded or stored."""
-    lows, extents, order = box_of(site, "variables_space")
-    view = site.one_of(View, site.op.fields["view"])
-    site.bind(Indirect(view, extents, order, lows=lows, op=site.op))
+Line = tuple[Array, Shape]
+"""A linear function of the variables: its first value [row, tile], and its step along each."""
 
 
-def trace_moved(site: Site, access: Indirect, loads: bool) -> None:
+def _move_indirect(site: Site, access: Access, loads: bool) -> None:
     """A copy of, or to, the elements that the subscripts name."""
-    element = access.view.element
+    assert access.op is not None
+    order, whole, subscripts = access.order, access.view, access.op.fields["subscripts"]
     if loads:
-        value = site.rows(access.shape, element)
+        value = site.rows(access.shape, whole.element)
         site.bind(value)
     else:
         value = site.tile(site.op.fields["value"], access.shape)
-    lookups = [site.value(s.view) if s.view else None for s in access.op.fields["subscripts"]]
-    if any(len(v.parts) > 1 for v in (access.view, *lookups) if isinstance(v, View)):
+    lookups = [site.value(s.view) if s.view else None for s in subscripts]
+    if any(len(v.parts) > 1 for v in (whole, *lookups) if isinstance(v, View)):
         site.refuse("an indirect access of a distributed view", "a view of one part")
-    inner, lines, extents, steps = _resolved(site, access)
-    nothing, indices, direct = (site.number(0), (0,) * len(extents)), [], []
+    inner, lines, extents, steps = _lines_of(site, access)
+    indices, direct, nothing = [], [], (np.zeros((1, 1), np.int64), (0,) * len(extents))
     for dim, (view, own) in enumerate(zip(lookups, lines, strict=True)):
-        for d, (first, slopes) in enumerate(own):
-            low = first.at(inner.level)
+        for d, (low, slopes) in enumerate(own):
             last = low + sum(s * (n - 1) for s, n in zip(slopes, extents, strict=True))
-            looked, k = (view, d) if isinstance(view, View) else (access.view, dim)
+            looked, k = (view, d) if isinstance(view, View) else (whole, dim)
             inner.require_inside(k, low, last, looked.sizes[k].at(inner.level), "view")
-        direct.append(nothing if view is not None else own[0])
+        direct.append(own[0] if view is None else nothing)
         if isinstance(view, View):
-            step = access.view.parts[0].strides[dim] * ELEMENT_BYTES[access.view.element]
-            count = same(inner, access.view.sizes[dim])
-            indices.append((_walked(inner, view, own, extents), step, count))
-    memory, order = _walked(inner, access.view, direct, extents), access.order
-    at = [steps[v].values if v < len(steps) else np.zeros((1, 1), np.int64) for v in order]
+            table = _along(view, own, extents, inner)
+            step, count = whole.parts[0].tile.pitches[dim], same(inner, whole.sizes[dim])
+            indices.append((table, step, count))
+    memory = _along(whole, direct, extents, inner)
+    at = [steps[v] if v < len(steps) else nothing[0] for v in order]
     part = value.part(at, tuple(extents[v] for v in order), inner.level)
     part = part.permuted(tuple(map(order.index, range(len(order)))))
     inner.move(*((memory, part) if loads else (part, memory)), indices, gathers=loads)
 
 
-def _resolved(
-    site: Site, access: Indirect
-) -> tuple[Site, list[list[Line]], tuple[int, ...], list[Number]]:
+def _along(view: View, lines: Sequence[Line], extents: Shape, site: Site) -> DataTile:
+    """The elements of ``view`` at coordinates that are linear in the variables."""
+    first, slopes = [low for low, _ in lines], [slope for _, slope in lines]
+    return view.parts[0].tile.viewed(extents, first, slopes, site.level)
+
+
+def _lines_of(site: Site, access: Access) -> tuple[Site, list[list[Line]], Shape, list[Array]]:
     """The iterations, the subscripts as linear functions, the extents of the variables, and the
-    steps of those that are enumerated.
+    steps of those that are enumerated from their lowest values.
     """
-    subscripts, rank = access.op.fields["subscripts"], len(access.extents)
-    lows = dict(zip(access.op.fields["^variables"], access.lows, strict=True))
-    expressions = [e for subscript in subscripts for e in subscript.expressions]
-    for count in range(rank + 1):
-        inner, steps = _enumerated(site, access.extents[:count])
-        extents = (1,) * count + access.extents[count:]
-        found = [_line(inner, e, lows, extents, steps) for e in expressions]
-        if None not in found:
+    assert access.op is not None
+    subscripts, rows = access.op.fields["subscripts"], site.level.rows
+    variables, inner = access.op.fields["^variables"], site
+    for count in range(len(access.extents) + 1):
+        extents, steps = (1,) * count + access.extents[count:], []
+        if count:
+            points = np.indices(access.extents[:count]).reshape(count, -1)
+            level, _ = site.tracer.repeated(site.level, np.full(rows, points.shape[1]))
+            inner, steps = site.at(level), [np.tile(row, rows)[:, None] for row in points]
+        lows = [low.at(inner.level) for low in access.corner]
+        firsts = [low + step for low, step in zip(lows, steps, strict=False)] + lows[count:]
+        known = dict(zip(variables, firsts, strict=True))
+        found = [[_line(inner, e, known, extents) for e in s.expressions] for s in subscripts]
+        lines = [[line for line in own if line is not None] for own in found]
+        if lines == found:
             break
-    lines = iter([line for line in found if line is not None])
-    own = [[next(lines) for _ in subscript.expressions] for subscript in subscripts]
-    return inner, own, extents, steps
-
-
-def _enumerated(site: Site, extents: tuple[int, ...]) -> tuple[Site, list[Number]]:
-    """An iteration per point of the first variables, and their steps from the lowest value."""
-    if not extents:
-        return site, []
-    rows, points = site.level.rows, np.indices(extents).reshape(len(extents), -1)
-    inner, _ = site.tracer.repeated(site.level, np.full(rows, points.shape[1]))
-    return site.at(inner), [Number(np.tile(row, rows)[:, None], inner) for row in points]
+    return inner, lines, extents, steps
 
 
 def _line(
-    site: Site,
-    expression: Expression,
-    lows: Mapping[str, int],
-    extents: tuple[int, ...],
-    steps: Sequence[Number],
+    site: Site, expression: Expression, firsts: dict[str, Array], extents: Shape
 ) -> Line | None:
-    """An expression as a linear function of the variables; None if it is none, or falls."""
+    """An expression as a linear function of the variables from their values ``firsts`` on; None if
+    it is none, or falls.
+    """
     divides = any(word in str(expression) for word in ("floordiv", "ceildiv", "mod"))
     looked = extents if divides else tuple(min(extent, 2) for extent in extents)
-    grid, variables, wide = np.indices(looked), [*lows], (..., *(None,) * len(extents))
-
-    def value(name: str) -> Array:
-        if name not in lows:
-            numbers: Array = site.number(name).at(site.level)[wide]
-            return numbers
-        k = variables.index(name)
-        return np.asarray((steps[k].values[wide] if k < len(steps) else grid[k]) + lows[name])
-
-    found = np.asarray(fold(expression.expr, [*map(value, expression.names)], (), INTEGERS))
+    grid, wide = dict(zip(firsts, np.indices(looked), strict=True)), (..., *(None,) * len(extents))
+    values = [
+        firsts[name][wide] + grid[name] if name in firsts
+        else site.number(name).at(site.level)[wide]
+        for name in expression.names
+    ]  # fmt: skip
+    found = np.asarray(fold(expression.expr, values, (), INTEGERS))
     found = np.broadcast_to(found, np.broadcast_shapes(found.shape, (1, 1, *looked)))
     slopes = []
     for k, extent in enumerate(looked):
@@ -405,16 +359,4 @@ def _line(
         if (step != step.flat[0]).any() or step.flat[0] < 0:
             return None
         slopes.append(int(step.flat[0]))
-    first = found.reshape(*found.shape[:2], -1)[:, :, 0]
-    return Number(first, site.level), tuple(slopes)
-
-
-def _walked(site: Site, view: View, lines: Sequence[Line], extents: tuple[int, ...]) -> DataTile:
-    """The elements of ``view`` at coordinates that are linear in the variables."""
-    part, bytes_, level = view.parts[0], ELEMENT_BYTES[view.element], site.level
-    pairs = list(zip(part.strides, lines, strict=True))
-    starts = part.start.at(level) + bytes_ * sum(s * first.at(level) for s, (first, _) in pairs)
-    pitches = tuple(
-        bytes_ * sum(s * slopes[k] for s, (_, slopes) in pairs) for k in range(len(extents))
-    )
-    return DataTile(extents, view.element, part.owner, np.atleast_2d(starts), level, pitches, None)
+    return found.reshape(*found.shape[:2], -1)[:, :, 0], tuple(slopes)

@@ -47,11 +47,6 @@ class TileStatement:
     indices: Int64Array
 
 
-def address_parameter(argument: int) -> str:
-    """Name of the parameter that holds the address of ``argument``."""
-    return f"arg_{argument}_base_addr"
-
-
 @dataclass(frozen=True, eq=False)
 class TracedProgram:
     """A function traced for one set of launch values; a `LinkableProgram` of its statements.
@@ -67,8 +62,7 @@ class TracedProgram:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """An address per argument."""
-        names = map(address_parameter, range(self.n_arguments))
-        return tuple(Parameter(name, "input_arg") for name in names)
+        return tuple(Parameter(f"arg_{k}_base_addr", "input_arg") for k in range(self.n_arguments))
 
     @property
     def allocations(self) -> tuple[DeviceAllocation, ...]:
@@ -90,23 +84,16 @@ class TracedProgram:
     @cached_property
     def executes(self) -> tuple[Execute, ...]:
         """An execute per statement; its symbols say which argument each moves with."""
+        atoms = [InputAtom("parameter", k, p.name) for k, p in enumerate(self.parameters)]
+        atoms.append(InputAtom("allocation", 0, "allocation0"))
+        starts = [*(IndexValue(0, ((atom, 1),)) for atom in atoms), IndexValue(LX_BASE)]
         return tuple(
             Execute(
-                k,
-                statement.operation.sdsc_name,
-                tuple(-1 - s for s in range(len(statement.owners))),
-                tuple(map(self._start_of, statement.owners)),
-                location=statement.location,
+                k, s.operation.sdsc_name, tuple(-1 - n for n in range(len(s.owners))),
+                tuple(starts[owner] for owner in s.owners), location=s.location,
             )
-            for k, statement in enumerate(self.statements)
-        )
-
-    def _start_of(self, argument: int) -> IndexValue:
-        if argument < 0:
-            return IndexValue(LX_BASE)
-        if argument == self.n_arguments:
-            return IndexValue(0, ((InputAtom("allocation", 0, "allocation0"), 1),))
-        return IndexValue(0, ((InputAtom("parameter", argument, address_parameter(argument)), 1),))
+            for k, s in enumerate(self.statements)
+        )  # fmt: skip
 
     @cached_property
     def operations(self) -> Mapping[str, Operation]:
@@ -135,11 +122,9 @@ class TracedProgram:
         return Schedule(*self._order, symbols, tuple(s.indices for s in self.statements))
 
     def __str__(self) -> str:
-        lines = [f"tiles of {self.n_arguments} arguments"]
-        for statement in self.statements:
-            name, count = statement.operation.sdsc_name, len(statement.key)
-            lines.append(f"  {name}: {statement.operation.name} × {count}")
-        return "\n".join(lines) + "\n"
+        rows = [(s.operation.sdsc_name, s.operation.name, len(s.key)) for s in self.statements]
+        lines = [f"  {title}: {name} × {count}\n" for title, name, count in rows]
+        return f"tiles of {self.n_arguments} arguments\n{''.join(lines)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +142,7 @@ class TracedKernel:
 
     @property
     def directory(self) -> Path:
-        """Where the text is, for messages."""
+        """The file, for messages."""
         return self.file
 
     @property

@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.mlir.tiles import TileFunction, TileOp
 
-Spans = list[tuple[int, int]]
-"""Numbers of loops and of their last operations."""
-
 
 def last_uses(function: TileFunction) -> tuple[dict[int, int], dict[tuple[int, str], int]]:
-    """Numbers of operations in textual order by identity, and per definition its last use.
-
-    Definitions are named by the number of their operation (-1: parameters) and their name.
+    """Numbers of operations in textual order by identity, and the last use of each definition, by
+    the number of its operation (-1: parameters) and name.
     """
     numbers: dict[int, int] = {}
     uses: dict[tuple[int, str], int] = {}
@@ -52,7 +48,7 @@ class BlockedError(Exception):
 @dataclass
 class Scratchpad:
     """Allocator of the scratchpads. ``taken``: offset → (end, number of its last use); ``blocked``:
-    first bytes and ends of the views that the function has.
+    first bytes and ends of views.
     """
 
     blocked: tuple[tuple[int, int], ...] = ()
@@ -62,15 +58,13 @@ class Scratchpad:
         """Offset of ``size_bytes``, free at ``now``, kept until ``until``; None without room."""
         self.taken = {at: pair for at, pair in self.taken.items() if pair[1] >= now}
         size = -(-size_bytes // STICK_BYTES) * STICK_BYTES
-        low = 0
-        for at, end in sorted([*self.blocked, *((at, end) for at, (end, _) in self.taken.items())]):
+        low, taken = 0, [(at, end) for at, (end, _) in self.taken.items()]
+        for at, end in sorted([*self.blocked, *taken, (LX_BYTES, LX_BYTES)]):
             if at - low >= size:
-                break
+                self.taken[low] = (low + size, until)
+                return low
             low = max(low, -(-end // STICK_BYTES) * STICK_BYTES)
-        if low + size > LX_BYTES:
-            return None
-        self.taken[low] = (low + size, until)
-        return low
+        return None
 
     def block(self, low: int, end: int) -> None:
         """Check that no values are placed where a view is. BlockedError if some may be."""

@@ -8,6 +8,7 @@ the one that computes their value, where nothing comes between.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -17,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import decode_bfloat16, encode_bfloat16
+from spyre.dtypes import decode_bfloat16, decode_device, encode_bfloat16, encode_device
 from spyre.errors import (
     DeviceFault,
     Finding,
@@ -27,6 +28,7 @@ from spyre.errors import (
     SpyreError,
     UnsupportedError,
 )
+from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles.lowering import SPARE, Intent, Operand
 from spyre.hw.tiles.numbers import wrapped
@@ -34,25 +36,26 @@ from spyre.hw.tiles.program import TileStatement, TracedKernel, TracedProgram
 from spyre.hw.tiles.storage import Scratchpad, last_uses
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
+    FORMATS,
     PAIR,
     SCRATCHPAD,
     BoolArray,
     DataTile,
     Level,
     Number,
+    Shape,
+    Tiles,
     Value,
     slot_pitches,
 )
 from spyre.layout import Int64Array
 from spyre.mlir.program import relocate
-from spyre.mlir.tiles import KtirProgram, TileFunction, TileOp, Type
+from spyre.mlir.tiles import FLOATS, KtirProgram, TileFunction, TileOp
 
 Array = npt.NDArray[Any]
 V = TypeVar("V", bound=Value)
 MOST_INSTANCES = 4_000_000
 MOST_CONSTANT_BYTES = 1 << 28
-FLOATS = ("f16", "f32", "bf16", "!spyreop.df16")
-INTEGERS = ("index", "i8", "i16", "i32", "si32", "i64")
 STORED = {"i1": "f16", "i8": "i32", "i16": "i32", "bf16": "f32"}
 """Element types as which numbers of other types are in memory."""
 _SCALARS = ("ktdp.construct_", "arith.constant", "arith.index", "tensor.empty")
@@ -74,33 +77,30 @@ class PointerArgument:
     tile: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Pending:
-    """A value whose computation waits for the store that may be its output."""
-
-    emit: Callable[[DataTile | None], DataTile]
+Pending = Callable[[DataTile | None], DataTile]
+"""Computes a value, into a place if one is given; it waits for the store that may be its output."""
 
 
 @dataclass
 class Tracer:
     """The walk over one function.
 
-    ``pointers``: by parameter name; ``numbers``: of the other parameters. ``half``: rounds to the
-    run's 16-bit format. ``handler``: traces one operation. The constants' memory is the argument
-    after the last pointer. ``places``, ``uses``: of `last_uses`.
+    ``pointers``: by parameter name; ``numbers``: of the other parameters. ``handler``: traces one
+    operation. The constants' memory is the argument after the last pointer. ``places``, ``uses``:
+    of `last_uses`.
     """
 
     program: KtirProgram
     function: TileFunction
     pointers: Mapping[str, PointerArgument]
     numbers: Mapping[str, float]
-    half: Callable[[Array], Array]
+    numerics: Numerics
     handler: Callable[[Site], None]
     scratchpad: Scratchpad
     statements: list[TileStatement] = field(default_factory=list)
     constants: dict[object, tuple[int, str, Array]] = field(default_factory=dict)
     constant_bytes: int = 0
-    scopes: list[dict[str, Value | Pending]] = field(default_factory=list)
+    scope: ChainMap[str, Value | Pending] = field(default_factory=ChainMap)
     targets: dict[str, DataTile] = field(default_factory=dict)
     iterators: list[Number] = field(default_factory=list)
     consumers: dict[str, BoolArray] = field(default_factory=dict)
@@ -120,21 +120,22 @@ class Tracer:
         self.blocks = {id(op): body for body in bodies for op in body}
         self.root = Level(None, np.zeros(1, np.int64), active, none, none)
         whole = Site(self, TileOp("launch", position=self.function.position), self.root)
-        self.scopes = [{}]
         for parameter in self.function.parameters:
-            name, type_ = parameter.name, parameter.type
+            name, kind = parameter.name, parameter.type.element or parameter.type.kind
             if name in self.pointers:
                 argument = [*self.pointers].index(name)
-                value = Number(np.zeros((1, 1), np.int64), self.root, argument)
+                self.scope[name] = Number(np.zeros((1, 1), np.int64), self.root, argument)
             else:
-                value = whole.typed(self.numbers[name], _scalar_kind(type_))
-            self.scopes[0][name] = value
+                kind = {"int": "index", "float": "f32"}.get(kind, kind)
+                self.scope[name] = whole.typed(self.numbers[name], kind)
         self._exchange(whole, True)
         self.run_body(self.function.body, self.root)
         self._exchange(whole, False)
         program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
         images = tuple((element, image) for _, element, image in self.constants.values())
-        return TracedKernel(file, program, images, self._notes())
+        message = f"tiles of {self.spilled} bytes are in device memory: the scratchpad is full"
+        note = Finding("SPY197", Severity.WARNING, message, whole.place, hint="use smaller tiles")
+        return TracedKernel(file, program, images, (note,) if self.spilled else ())
 
     def _exchange(self, site: Site, is_begin: bool) -> None:
         """Bring memory that the launch gives to the scratchpads, or their content back."""
@@ -152,59 +153,24 @@ class Tracer:
             pair = (outside, inside) if is_begin else (inside, outside)
             site.at(self.root.restricted(mine)).move(*pair)
 
-    def _notes(self) -> tuple[Finding, ...]:
-        if not self.spilled:
-            return ()
-        message = f"tiles of {self.spilled} bytes are in device memory: the scratchpad is full"
-        place = self.program.module.locate(self.function.position)
-        return (Finding("SPY197", Severity.WARNING, message, place, hint="use smaller tiles"),)
-
     def run_body(
         self, body: Sequence[TileOp], level: Level, names: Mapping[str, Value] | None = None
     ) -> list[Value]:
         """Trace a block, whose arguments are ``names``; returns the values that it yields."""
-        self.scopes.append(dict(names or {}))
+        self.scope = self.scope.new_child(dict(names or {}))
         for op in body:
             self.sequence += 1
+            site = Site(self, op, level)
             try:
-                self._check_uses(op, level)
-                self.handler(Site(self, op, level))
+                site.check_uses()
+                self.handler(site)
             except SpyreError as error:
                 if error.finding.location is None:
-                    place = self.program.module.locate(op.position)
-                    raise relocate(error, type(error), place) from None
+                    raise relocate(error, type(error), site.place) from None
                 raise
-        ends = [op.fields.get("values", ()) for op in body[-1:]]
-        yielded = [self.value(name) for names in ends for name in names]
-        self.scopes.pop()
+        yielded = [site.value(name) for name in op.fields.get("values", ())] if body else []
+        self.scope = self.scope.parents
         return yielded
-
-    def _check_uses(self, op: TileOp, level: Level) -> None:
-        """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
-        for name in op.uses():
-            consumers = self.consumers.get(name)
-            if consumers is not None and (others := level.active & ~consumers).any():
-                raise LaunchError(
-                    "SPY190", f"%{name} is used on a tile that does not consume it",
-                    expected=f"tiles {np.flatnonzero(consumers).tolist()}",
-                    found=f"tile {int(np.argwhere(others)[0][1])}",
-                )  # fmt: skip
-
-    def found(self, name: str) -> Value | Pending | None:
-        """The current value of a name; None if it is not in scope."""
-        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
-
-    def scope_of(self, name: str) -> dict[str, Value | Pending]:
-        """The innermost scope that has a name."""
-        return next(scope for scope in reversed(self.scopes) if name in scope)
-
-    def value(self, name: str) -> Value:
-        """The value of a name; one that was waiting is computed now."""
-        scope = self.scope_of(name)
-        found = scope[name]
-        if isinstance(found, Pending):
-            found = scope[name] = found.emit(None)
-        return found
 
     def last_use(self, op: TileOp, name: str) -> int:
         """Number of the operation that uses a result last."""
@@ -255,23 +221,39 @@ class Site:
         """Tiles of the grid."""
         return int(self.level.active.shape[1])
 
+    def fail(
+        self, kind: type[SpyreError], code: str, message: str, expected: str, found: object = ""
+    ) -> NoReturn:
+        """Raise an error at the operation."""
+        raise kind(code, message, self.place, expected=expected, found=str(found))
+
     def refuse(self, what: str, expected: str = "another form", found: str = "") -> NoReturn:
         """UnsupportedError SPY557: the operation is right, but not simulated in this form."""
-        raise UnsupportedError(
-            "SPY557", f"{self.op.name}: {what} is not simulated", self.place,
-            expected=expected, found=found,
-        )  # fmt: skip
+        message = f"{self.op.name}: {what} is not simulated"
+        self.fail(UnsupportedError, "SPY557", message, expected, found)
+
+    def check_uses(self) -> None:
+        """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
+        for name in self.op.uses():
+            consumers = self.tracer.consumers.get(name)
+            if consumers is not None and (others := self.level.active & ~consumers).any():
+                message = f"%{name} is used on a tile that does not consume it"
+                expected = f"tiles {np.flatnonzero(consumers).tolist()}"
+                found = f"tile {np.argwhere(others)[0][1]}"
+                self.fail(LaunchError, "SPY190", message, expected, found)
 
     # --- values -----------------------------------------------------------------------------------
 
     def resolved(self, key: str) -> Any:
         """An attribute's value, aliases resolved; None if it is not given."""
-        entry = self.op.attribute(key)
-        return None if entry is None else self.tracer.program.module.resolved(entry.value)
+        return self.tracer.program.module.attribute(self.op, key)
 
     def value(self, name: str) -> Value:
-        """The value of a name."""
-        return self.tracer.value(name)
+        """The value of a name; one that was waiting is computed now, in its block."""
+        scope = self.tracer.scope
+        if callable(found := scope[name]):
+            found = scope[name] = found(None)
+        return found
 
     def one_of(self, kind: type[V], name: str) -> V:
         """The value of a name, which has to be of ``kind``."""
@@ -288,13 +270,11 @@ class Site:
         first, last, size = (np.broadcast_to(x, active.shape) for x in (first, last, size))
         outside = active & ((first < 0) | (last >= size))
         if outside.any():
-            row, tile = (int(k) for k in np.argwhere(outside)[0])
-            wrong = first[row, tile] if first[row, tile] < 0 else last[row, tile]
-            raise DeviceFault(
-                "SPY414", f"a tile of data leaves its {what} on compute tile {tile}", self.place,
-                expected=f"coordinates from 0, below {int(size[row, tile])}, along dim {dim}",
-                found=f"{int(wrong)}",
-            )  # fmt: skip
+            at = tuple(np.argwhere(outside)[0])
+            message = f"a tile of data leaves its {what} on compute tile {at[1]}"
+            expected = f"coordinates from 0, below {size[at]}, along dim {dim}"
+            found = first[at] if first[at] < 0 else last[at]
+            self.fail(DeviceFault, "SPY414", message, expected, found)
 
     def number(self, item: str | int, is_address: bool = False) -> Number:
         """A name's number, or one that is written; no address but where one may be."""
@@ -303,10 +283,9 @@ class Site:
         value = self.value(item)
         if not isinstance(value, Number):
             place = self.tracer.program.module.locate(getattr(item, "start_pos", -1))
-            raise UnsupportedError(
-                "SPY194", f"%{item} depends on loaded data", place,
-                expected="a number that is known when the program is launched",
-            )  # fmt: skip
+            expected = "a number that is known when the program is launched"
+            message = f"%{item} depends on loaded data"
+            raise UnsupportedError("SPY194", message, place, expected=expected)
         if value.origin is not None and not is_address:
             self.refuse("an address as a number", "a number", f"%{item}")
         return value
@@ -315,11 +294,11 @@ class Site:
         """Numbers by the iterations of the operation, [row, tile] each."""
         return tuple(self.number(item).at(self.level) for item in items)
 
-    def tile(self, name: str, shape: tuple[int, ...] = ()) -> DataTile:
+    def tile(self, name: str, shape: Shape = ()) -> DataTile:
         """A name's tile; a number becomes a constant tile of ``shape``."""
         return self.as_tile(self.value(name), shape)
 
-    def as_tile(self, value: Value, shape: tuple[int, ...]) -> DataTile:
+    def as_tile(self, value: Value, shape: Shape) -> DataTile:
         """A value as a tile; a number becomes a constant one of ``shape``."""
         if isinstance(value, Number):
             if value.origin is not None:
@@ -333,6 +312,10 @@ class Site:
         """A number of the type ``kind``, the same on all tiles, rounded to the type."""
         return Number(self.rounded(np.asarray([[value]]), kind), self.level, kind=kind)
 
+    def filled(self, value: float, kind: str, shape: Shape) -> DataTile:
+        """A constant tile of one number."""
+        return self.constant(self.typed(value, kind), shape)
+
     def rounded(self, values: Array, kind: str) -> Array:
         """Numbers as ones of the type ``kind``; fractions towards zero as integers."""
         if kind not in FLOATS:
@@ -341,14 +324,17 @@ class Site:
             single = np.asarray(values, np.float64).astype(np.float32)
         if kind == "bf16":
             return np.asarray(decode_bfloat16(encode_bfloat16(single)))
-        return single if kind == "f32" else self.tracer.half(single)
+        rules, name = self.tracer.numerics.alu_rules, FORMATS["f16"]
+        return single if kind == "f32" else decode_device(
+            encode_device(single, name, rules), name, rules
+        )  # fmt: skip
 
-    def constant(self, number: Number, shape: tuple[int, ...]) -> DataTile:
+    def constant(self, number: Number, shape: Shape) -> DataTile:
         """A tile of numbers, read from the constants' memory; booleans are 1 and 0."""
         tracer, shape = self.tracer, number.shape or shape
         values = np.asarray(number.values, np.float64)
         element = STORED.get(number.kind, number.kind)
-        if number.kind in INTEGERS and (np.abs(values + 0.5) > 2.0**31).any():
+        if number.kind not in FLOATS and (np.abs(values + 0.5) > 2.0**31).any():
             self.refuse("an integer of more than 32 bits as data", "-2^31 to 2^31 - 1")
         held = values.shape[2:]
         rows = values.reshape(prod(values.shape[:2]), prod(held))
@@ -359,12 +345,12 @@ class Site:
         at = [self._constant_at(element, held, row, stick, size) for row in distinct]
         offsets = np.array(at, np.int64)[which.reshape(values.shape[:2])]
         value = float(distinct[0, 0]) if distinct.size == 1 else None
-        steps = [p if n > 1 else 0 for p, n in zip(pitches, held, strict=True)] or [0] * len(shape)
-        owner = len(tracer.pointers)
-        return DataTile(shape, element, owner, offsets, number.level, tuple(steps), stick, value)
+        steps = tuple(p if n > 1 else 0 for p, n in zip(pitches, held, strict=True))
+        owner, steps = len(tracer.pointers), steps or (0,) * len(shape)
+        return DataTile(shape, element, owner, offsets, number.level, steps, stick, value)
 
     def _constant_at(
-        self, element: str, held: tuple[int, ...], row: Array, stick: int | None, size: int
+        self, element: str, held: Shape, row: Array, stick: int | None, size: int
     ) -> int:
         """Byte of the constants' memory at which the numbers ``row`` of a shape are."""
         tracer, key = self.tracer, (element, held, row.tobytes())
@@ -372,9 +358,8 @@ class Site:
             if tracer.constant_bytes + size > MOST_CONSTANT_BYTES:
                 self.refuse("a table of so many numbers", f"at most {MOST_CONSTANT_BYTES} bytes")
             image = np.full(size // ELEMENT_BYTES[element], row[0] if len(row) == 1 else 0.0)
-            tile = DataTile(held, element, 0, np.zeros((1, 1), np.int64), tracer.root,
-                            tuple(slot_pitches(held, element, stick)[0]), stick)  # fmt: skip
-            strides = [p // ELEMENT_BYTES[element] * image.itemsize for p in tile.element_pitches]
+            steps, _ = slot_pitches(held, element, stick)
+            strides = [step // ELEMENT_BYTES[element] * image.itemsize for step in steps]
             np.lib.stride_tricks.as_strided(image, held, strides)[...] = row.reshape(held)
             tracer.constants[key] = (tracer.constant_bytes, element, image)
             tracer.constant_bytes += size
@@ -383,7 +368,7 @@ class Site:
     def bind(self, value: Value | Pending, name: str = "") -> None:
         """Define a result; the storage of a tile lives until its last use."""
         name = name or self.op.results[0]
-        self.tracer.scopes[-1][name] = value
+        self.tracer.scope[name] = value
         self.tracer.consumers.pop(name, None)
         if isinstance(value, DataTile):
             self.keep(value, self.tracer.last_use(self.op, name))
@@ -393,13 +378,10 @@ class Site:
         if tile.is_local:
             self.tracer.scratchpad.extend(int(tile.offsets.flat[0]), until)
 
-    def bind_computed(self, compute: Callable[[DataTile | None], DataTile]) -> None:
-        """Define the result as the tile that ``compute`` gives, which may write a given place; it
-        waits if only a store uses it.
-        """
-        name = self.op.results[0]
+    def bind_computed(self, compute: Pending) -> None:
+        """Define the result as the tile of ``compute``, which waits if only a store uses it."""
         waits = self.is_only_used_by("ktdp.store")
-        self.bind(Pending(compute) if waits else compute(self.tracer.targets.get(name)))
+        self.bind(compute if waits else compute(self.tracer.targets.get(self.op.results[0])))
 
     def is_only_used_by(self, user: str = "") -> bool:
         """True if the one use of the result is in its block, by ``user`` or any operation without a
@@ -420,40 +402,39 @@ class Site:
     # --- storage and statements -------------------------------------------------------------------
 
     def slot(
-        self, shape: tuple[int, ...], element: str, stick: int | None, until: int | None = None
+        self,
+        shape: Shape,
+        element: str,
+        stick: int | None,
+        until: int | None = None,
+        is_local: bool = True,
     ) -> DataTile:
-        """New storage for a tile, as long as the result is used or ``until`` an operation."""
-        tracer = self.tracer
-        pitches, size = slot_pitches(shape, element, stick)
-        at = tracer.scratchpad.place(size, self.now, self.until if until is None else until)
-        if at is None:
-            tracer.spilled += size
-            return self.reserved(shape, element, stick)
-        offsets = np.array([[at]], np.int64)
-        return DataTile(shape, element, SCRATCHPAD, offsets, tracer.root, tuple(pitches), stick)
-
-    def reserved(self, shape: tuple[int, ...], element: str, stick: int | None) -> DataTile:
-        """New storage in device memory, one place per compute tile."""
+        """New storage for a tile, as long as the result is used or ``until`` an operation; in
+        device memory, one place per compute tile, without room or if it is not ``is_local``.
+        """
         tracer, (pitches, size) = self.tracer, slot_pitches(shape, element, stick)
-        offsets = tracer.reserved_bytes + size * np.arange(self.n_tiles)[None]
-        tracer.reserved_bytes += size * self.n_tiles
-        owner = len(tracer.pointers) + 1  # after the arguments and the constants
-        return DataTile(shape, element, owner, offsets, tracer.root, tuple(pitches), stick)
+        end, at = self.until if until is None else until, None
+        if is_local and (at := tracer.scratchpad.place(size, self.now, end)) is None:
+            tracer.spilled += size
+        owner, offsets = SCRATCHPAD, np.array([[at or 0]], np.int64)
+        if at is None:
+            owner = len(tracer.pointers) + 1  # after the arguments and the constants
+            offsets = tracer.reserved_bytes + size * np.arange(self.n_tiles)[None]
+            tracer.reserved_bytes += size * self.n_tiles
+        return DataTile(shape, element, owner, offsets, tracer.root, pitches, stick)
 
-    def rows(self, shape: tuple[int, ...], element: str, until: int | None = None) -> DataTile:
+    def rows(self, shape: Shape, element: str, until: int | None = None) -> DataTile:
         """New storage for elements of a tile, with its last dim along lanes."""
         return self.padded(self.slot(shape, element, len(shape) - 1 if shape else None, until))
 
     def padded(self, tile: DataTile) -> DataTile:
-        """The tile with zeros in the second stick of a pair that its elements do not reach, since
-        conversions read both.
-        """
+        """The tile, zeros in the second stick of a pair that it does not reach: casts read both."""
         d, lanes = tile.stick, tile.lanes
         if d is None or lanes == PAIR or not 0 < tile.shape[d] % PAIR <= lanes:
             return tile
         shape = tuple(lanes if k == d else size for k, size in enumerate(tile.shape))
         behind = tile.offsets + -(-tile.shape[d] // lanes) * STICK_BYTES
-        zero = self.constant(self.typed(0, tile.element), shape)
+        zero = self.filled(0, tile.element, shape)
         self.pointwise("identity", [zero], shape, replace(tile, shape=shape, offsets=behind))
         return tile
 
@@ -467,24 +448,21 @@ class Site:
         **further: Any,
     ) -> None:
         """State an operation of the engine; ``further``: as of `Intent`."""
-        tracer, level = self.tracer, self.level
+        tracer, level, place = self.tracer, self.level, self.place
         if not level.active.any():
             return
         tracer.sequence += 1
         key = np.column_stack((level.key, np.full(level.rows, tracer.sequence, np.int64)))
-        where = "" if self.place is None else f"{self.place.line}:{self.place.column} "
-        title = f"{where}{self.op.name}"
+        title = f"{place.line}:{place.column} {self.op.name}" if place else self.op.name
         taken = sum(s.operation.sdsc_name.startswith(title) for s in tracer.statements)
         title = title if not taken else f"{title} [{taken}]"
         tracer.statements += Intent(
-            name, tuple(inputs), output, extents, stick, level, key, tracer.grid, title, self.place,
+            name, tuple(inputs), output, extents, stick, level, key, tracer.grid, title, place,
             **further,
         ).statements()  # fmt: skip
         if sum(len(s.key) for s in tracer.statements) > MOST_INSTANCES:
-            raise LaunchError(
-                "SPY175", "too many iterations", self.place,
-                expected=f"at most {MOST_INSTANCES} executes in one launch",
-            )  # fmt: skip
+            most = f"at most {MOST_INSTANCES} executes in one launch"
+            self.fail(LaunchError, "SPY175", "too many iterations", most)
 
     def move(
         self,
@@ -501,10 +479,8 @@ class Site:
         dims = dims_of(source.shape)
         own = tuple((Operand(tile, dims, True), step, count) for tile, step, count in indices)
         extents = dict(zip(dims, source.shape, strict=True))
-        self.emit(
-            "identity", [Operand(source, dims, True)], Operand(target, dims, True), extents,
-            dims[-1], indices=own, gathers=gathers,
-        )  # fmt: skip
+        moved, place = (Operand(tile, dims, True) for tile in (source, target))
+        self.emit("identity", [moved], place, extents, dims[-1], indices=own, gathers=gathers)
 
     def copied(self, tile: DataTile, until: int | None = None) -> DataTile:
         """A copy with the last dim along lanes."""
@@ -528,8 +504,8 @@ class Site:
     def pointwise(
         self,
         name: str,
-        inputs: Sequence[DataTile],
-        shape: tuple[int, ...],
+        inputs: Tiles,
+        shape: Shape,
         target: DataTile | None = None,
         until: int | None = None,
         element: str = "",
@@ -539,13 +515,17 @@ class Site:
         can be written there.
         """
         stick = max((t.stick for t in inputs if t.stick is not None), default=None)
-        tiles = [self._along(tile, stick) for tile in inputs]
+        tiles = [
+            tile if stick in (None, tile.stick) or (tile.stick is None and not tile.pitches[stick])
+            else self.resticked(tile, stick)
+            for tile in inputs
+        ]  # fmt: skip
         element = element or tiles[-1].element
         if stick is None and shape and not any(t.varies for t in tiles):
             stick = len(shape) - 1 if target is None else target.stick
         if target is not None and (
             (target.stick != stick and (stick is not None or target.stick is None))
-            or any(t.begins_as(target) and t.pitches != target.pitches for t in tiles)
+            or any(t.begins_as(target) and t.differs(target) for t in tiles)
         ):
             target = None
         if target is not None and stick is None:
@@ -565,32 +545,26 @@ class Site:
         self.emit(name, operands, Operand(result, dims), extents, along, **further)
         return result
 
-    def _along(self, tile: DataTile, stick: int | None) -> DataTile:
-        """The tile with dim ``stick`` along lanes, if it varies with it."""
-        if stick is None or tile.stick == stick or (tile.stick is None and not tile.pitches[stick]):
-            return tile
-        return self.resticked(tile, stick)
-
     def copy(self, tile: DataTile, until: int | None = None) -> DataTile:
         """A copy by whole sticks."""
         return self.pointwise("identity", [tile], tile.shape, None, until)
 
     def write(self, tile: DataTile, target: DataTile) -> None:
         """Copy a value to its place."""
-        if tile.begins_as(target) and tile.pitches != target.pitches:
+        if tile.begins_as(target) and tile.differs(target):
             tile = self.copied(tile, self.now)
         if tile.varies and tile.stick != target.stick:
             self.move(tile, target)
         else:
             self.pointwise("identity", [tile], target.shape, target)
 
-    def copy_back(self, made: Sequence[DataTile], places: Sequence[DataTile]) -> None:
+    def copy_back(self, made: Tiles, places: Tiles) -> None:
         """Copy values to the places of those they replace, through another place where they are
         one of those themselves.
         """
         moved = []
         for tile, place in zip(made, places, strict=True):
-            if not tile.begins_as(place) or tile.pitches != place.pitches:
+            if not tile.begins_as(place) or tile.differs(place):
                 through = any(tile.begins_as(other) for other in places)
                 moved.append((self.copy(tile, self.now) if through else tile, place))
         for tile, place in moved:
@@ -602,12 +576,6 @@ def computes_numbers(op: TileOp) -> bool:
     types = [t for key, t in op.fields.items() if key[0] == "!"]
     flat = [x for t in types for x in (t if isinstance(t, tuple) else (t,))]
     return op.name.startswith(_NUMBERS) and not any(t.is_shaped for t in flat)
-
-
-def _scalar_kind(type_: Type) -> str:
-    """Type of a number that is given to a parameter."""
-    kind = type_.element or type_.kind
-    return {"int": "index", "float": "f32"}.get(kind, kind)
 
 
 def dims_of(shape: Sequence[int]) -> tuple[str, ...]:

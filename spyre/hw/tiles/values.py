@@ -8,7 +8,7 @@ are 0 or other than those of their storage; they cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -20,16 +20,12 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.tiles import Members, TileOp
 
+Shape = tuple[int, ...]
+"""Extents, dims or positions: an integer per dim."""
 BoolArray = npt.NDArray[np.bool_]
-FORMATS = {
-    "f16": "SEN169_FP16",
-    "!spyreop.df16": "SEN169_FP16",
-    "f32": "IEEE_FP32",
-    **dict.fromkeys(("i32", "si32", "i64", "index"), "IEEE_INT32"),
-}
-"""Device format of each element type that tiles are simulated of; the device has integers of 32
-bits.
-"""
+FORMATS = {"f16": "SEN169_FP16", "!spyreop.df16": "SEN169_FP16", "f32": "IEEE_FP32"}
+FORMATS |= dict.fromkeys(("i32", "si32", "i64", "index"), "IEEE_INT32")
+"""Device format of the elements of tiles; the device has integers of 32 bits."""
 ELEMENT_BYTES = {element: 2 if "16" in name else 4 for element, name in FORMATS.items()}
 PAIR = 64
 """Elements that last dims in scratchpads are padded to: a stick of f16, two of f32."""
@@ -41,9 +37,8 @@ ROW_BYTES = 2 * STICK_BYTES
 class Level:
     """The iterations of the loops around an operation.
 
-    ``parent_rows``: row of the outer level that each belongs to. ``active``: tiles that take part,
-    [row, tile]. ``indices``: induction variables, [row, depth]. ``key``: places in program order,
-    [row, column].
+    ``parent_rows``: rows of the outer level. ``active``: tiles that take part, [row, tile].
+    ``indices``: induction variables, [row, depth]. ``key``: places in program order, [row, column].
     """
 
     parent: Level | None
@@ -57,7 +52,7 @@ class Level:
         """Number of iterations."""
         return len(self.active)
 
-    def lift(self, values: npt.NDArray[Any], level: Level) -> npt.NDArray[Any]:
+    def lift(self, values: npt.NDArray[Any], level: Level | None) -> npt.NDArray[Any]:
         """``values`` [row, tile] of an outer ``level``, by the rows of this one."""
         if level is self or values.shape[0] == 1:
             return values
@@ -83,14 +78,14 @@ class Number:
     level: Level
     origin: int | None = None
     kind: str = "index"
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
 
     def at(self, level: Level, rank: int = 0) -> npt.NDArray[Any]:
         """Its values by the rows of ``level``, with at least ``rank`` dims after row and tile."""
         values = level.lift(self.values, self.level)
         return values.reshape(values.shape + (1,) * (rank + 2 - values.ndim))
 
-    def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> Number:
+    def over(self, shape: Shape, dims: Sequence[int]) -> Number:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
         extents, order = [1] * len(shape), sorted(range(len(dims)), key=dims.__getitem__)
         for own, dim in enumerate(dims):
@@ -109,17 +104,17 @@ class DataTile:
 
     ``owner``: number of the argument whose memory it is in, or SCRATCHPAD. ``offsets``: bytes from
     there to its first element, [row, tile] by the rows of ``level``. ``pitches``: bytes from
-    neighbour to neighbour along each dim, for the dim along lanes (``stick``) from stick to stick;
-    0 along dims it does not vary with. ``stick`` None: one element per stick, in its first lane.
+    neighbour to neighbour along each dim, 0 along dims it does not vary with. ``stick``: the dim
+    along lanes, whose sticks are neighbours; None: one element per stick, in its first lane.
     ``value``: of a constant, else None. ``is_empty``: it has no values (tensor.empty).
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     element: str
     owner: int
     offsets: Int64Array
     level: Level
-    pitches: tuple[int, ...]
+    pitches: Shape
     stick: int | None
     value: float | None = None
     is_empty: bool = False
@@ -140,24 +135,13 @@ class DataTile:
         return any(self.pitches)
 
     @property
-    def is_whole(self) -> bool:
-        """True if it varies with all dims of more than one element."""
-        return all(p or n == 1 for p, n in zip(self.pitches, self.shape, strict=True))
-
-    @property
     def lane_dim(self) -> int | None:
         """The dim along lanes of a copy: the last for one number in all elements."""
         return self.stick if self.varies or not self.shape else len(self.shape) - 1
 
-    @property
-    def element_pitches(self) -> tuple[int, ...]:
-        """Bytes from element to element along each dim."""
-        word = ELEMENT_BYTES[self.element]
-        return tuple(word if d == self.stick else p for d, p in enumerate(self.pitches))
-
     def viewed(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         first: Sequence[Any],
         slopes: Sequence[Sequence[int]],
         level: Level | None = None,
@@ -165,30 +149,26 @@ class DataTile:
         """Over ``shape``: dim k is at position ``first[k]``, which may be [row, tile] of ``level``,
         and moves by ``slopes[k][d]`` along dim d. Without a stick, elements are where they are.
         """
-        level = level or self.level
-        word, lanes, own = ELEMENT_BYTES[self.element], self.lanes, self.element_pitches
-        pitches = [
-            sum(slope[d] * pitch for slope, pitch in zip(slopes, own, strict=True))
+        level, lanes, stick = level or self.level, self.lanes, None
+        pitches = tuple(
+            sum(slope[d] * pitch for slope, pitch in zip(slopes, self.pitches, strict=True))
             for d in range(len(shape))
-        ]
-        moves = sum(place * pitch for place, pitch in zip(first, own, strict=True))
-        stick, old = None, 0 if self.stick is None else self.stick
-        along = slopes[old] if self.stick is not None else ()
-        lane = [d for d, slope in enumerate(along) if slope % lanes]
-        if len(lane) == 1 and pitches[lane[0]] == word and not np.any(first[old] % lanes):
-            size = shape[lane[0]]
-            stick = lane[0] if size % lanes == 0 or size == self.shape[old] else None
-        if stick is not None:
-            pitches[stick] = STICK_BYTES
+        )
+        if (old := self.stick) is not None and not np.any(first[old] % lanes):
+            lane = [d for d, slope in enumerate(slopes[old]) if slope % lanes]
+            if len(lane) == 1 and pitches[lane[0]] == ELEMENT_BYTES[self.element]:
+                size = shape[lane[0]]
+                stick = lane[0] if size % lanes == 0 or size == self.shape[old] else None
+        moves = sum(place * pitch for place, pitch in zip(first, self.pitches, strict=True))
         offsets = np.atleast_2d(level.lift(self.offsets, self.level) + moves)
         return replace(
-            self, shape=shape, offsets=offsets, level=level, pitches=tuple(pitches), stick=stick
+            self, shape=shape, offsets=offsets, level=level, pitches=pitches, stick=stick
         )
 
     def part(
         self,
         at: Sequence[npt.NDArray[Any]],
-        shape: tuple[int, ...],
+        shape: Shape,
         level: Level,
         strides: Sequence[int] = (),
     ) -> DataTile:
@@ -197,31 +177,38 @@ class DataTile:
         slopes = [[step * (d == k) for d in range(len(shape))] for k, step in enumerate(steps)]
         return self.viewed(shape, at, slopes, level)
 
-    def fixed(self, at: Mapping[int, npt.NDArray[Any]], level: Level) -> DataTile:
-        """Its elements at a position, [row, tile], along some dims, none of them along lanes."""
-        kept = [d for d in range(len(self.shape)) if d not in at]
-        slopes = [[int(d == k) for d in kept] for k in range(len(self.shape))]
-        first = [at.get(k, 0) for k in range(len(self.shape))]
-        return self.viewed(tuple(self.shape[d] for d in kept), first, slopes, level)
-
-    def in_rows(self, shape: tuple[int, ...]) -> DataTile:
+    def in_rows(self, shape: Shape) -> DataTile:
         """A row of elements in another shape, in whole sticks where its last dim is."""
-        steps = [prod(shape[k + 1 :]) * ELEMENT_BYTES[self.element] for k in range(len(shape))]
-        whole = bool(shape) and shape[-1] % self.lanes == 0
-        if whole:
-            steps[-1] = STICK_BYTES
-        stick = len(shape) - 1 if whole else None
-        return replace(self, shape=shape, pitches=tuple(steps), stick=stick)
+        word = ELEMENT_BYTES[self.element]
+        steps = tuple(prod(shape[k + 1 :]) * word for k in range(len(shape)))
+        stick = len(shape) - 1 if shape and shape[-1] % self.lanes == 0 else None
+        return replace(self, shape=shape, pitches=steps, stick=stick)
+
+    def in_sticks(self, active: BoolArray) -> DataTile:
+        """In whole sticks along a dim of neighbours, if its elements are on ``active`` tiles."""
+        wide = [d for d, extent in enumerate(self.shape) if extent > 1]
+        pitches, word = self.pitches, ELEMENT_BYTES[self.element]
+        sticks = [d for d in wide if pitches[d] == word and self.shape[d] % self.lanes == 0]
+        others = [pitches[d] for d in wide if d not in sticks]
+        whole = len(sticks) == 1 and not any(pitch % STICK_BYTES for pitch in others)
+        whole = whole and not np.any(np.where(active, self.offsets, 0) % STICK_BYTES)
+        steps = tuple(pitch if d in wide else 0 for d, pitch in enumerate(pitches))
+        offsets = self.offsets[:1] if (self.offsets == self.offsets[:1]).all() else self.offsets
+        return replace(self, offsets=offsets, pitches=steps, stick=sticks[0] if whole else None)
+
+    def differs(self, other: DataTile) -> bool:
+        """True if its elements are at other distances than those of ``other``."""
+        return (self.pitches, self.stick) != (other.pitches, other.stick)
 
     def begins_as(self, other: DataTile) -> bool:
         """True if it begins where ``other`` does; of tiles with places of the trace's choice."""
         first, second = self.offsets.flat[:1], other.offsets.flat[:1]  # none in no iterations
         return self.owner == other.owner and np.array_equal(first, second)
 
-    def reshaped(self, shape: tuple[int, ...]) -> DataTile | None:
+    def reshaped(self, shape: Shape) -> DataTile | None:
         """The same elements in another shape of as many; None if they would have to move."""
         runs: list[list[int]] = []  # extent and pitch of neighbours in memory, outermost first
-        for extent, pitch in zip(self.shape, self.element_pitches, strict=True):
+        for extent, pitch in zip(self.shape, self.pitches, strict=True):
             if extent > 1 and runs and runs[-1][1] == extent * pitch:
                 runs[-1] = [runs[-1][0] * extent, pitch]
             elif extent > 1:
@@ -237,56 +224,48 @@ class DataTile:
             runs[-1] = [runs[-1][0] // shape[k], runs[-1][1] * shape[k]]
             if runs[-1][0] == 1:
                 runs.pop()
-        if last is not None:
-            if shape[last] % self.lanes and shape[last] != self.shape[self.stick or 0]:
-                return None
-            pitches[last] = STICK_BYTES
+        own = self.shape[self.stick or 0] if self.shape else 1
+        if last is not None and shape[last] % self.lanes and shape[last] != own:
+            return None
         return replace(self, shape=shape, pitches=tuple(pitches), stick=last)
-
-    def of_tiles(self, tiles: Int64Array) -> DataTile:
-        """As tile t sees the memory of tile ``tiles[t]``."""
-        return replace(self, offsets=self.offsets[:, tiles])
 
     def permuted(self, order: Sequence[int]) -> DataTile:
         """Dim k of the result is dim ``order[k]`` of this, which varies with no other."""
         slopes = [[int(d == k) for d in order] for k in range(len(self.shape))]
-        shape = tuple(self.shape[d] for d in order)
-        return self.viewed(shape, (0,) * len(slopes), slopes)
+        return self.viewed(tuple(self.shape[d] for d in order), [0] * len(slopes), slopes)
 
-    def over(self, shape: tuple[int, ...], dims: Sequence[int]) -> DataTile:
+    def over(self, shape: Shape, dims: Sequence[int]) -> DataTile:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
         slopes = [[int(d == dim) for d in range(len(shape))] for dim in dims]
-        return self.viewed(shape, (0,) * len(dims), slopes)
+        return self.viewed(shape, [0] * len(dims), slopes)
 
 
-def slot_pitches(shape: tuple[int, ...], element: str, stick: int | None) -> tuple[list[int], int]:
+Tiles = Sequence[DataTile]
+
+
+def slot_pitches(shape: Shape, element: str, stick: int | None) -> tuple[Shape, int]:
     """Pitches of a tile in a scratchpad, row by row, and its bytes.
 
     The dim along lanes is padded to `PAIR`; without one, each element has `ROW_BYTES`.
     """
-    pitches = [0] * len(shape)
-    pitch = STICK_BYTES if stick is not None else ROW_BYTES
-    order = [d for d in range(len(shape)) if d != stick]
+    pitches, pitch = [ELEMENT_BYTES[element]] * len(shape), ROW_BYTES
     if stick is not None:
-        pitches[stick] = pitch
-        pitch *= -(-shape[stick] // PAIR) * (PAIR * ELEMENT_BYTES[element] // STICK_BYTES)
-    for d in reversed(order):
+        pitch = -(-shape[stick] // PAIR) * PAIR * ELEMENT_BYTES[element]
+    for d in reversed([d for d in range(len(shape)) if d != stick]):
         pitches[d] = pitch
         pitch *= shape[d]
-    return pitches, max(pitch, ROW_BYTES)
+    return tuple(pitches), max(pitch, ROW_BYTES)
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
     """Memory of a view: all of it, or a part of a distributed one.
 
-    ``start``: bytes from the owner's to its first element; ``strides`` in elements; ``corner``: the
-    coordinates of that element; ``sizes``: how many there are along each dim.
+    ``tile``: its elements, of any number; ``corner``: the coordinates of the first; ``sizes``: how
+    many there are along each dim.
     """
 
-    owner: int
-    start: Number
-    strides: tuple[int, ...]
+    tile: DataTile
     corner: tuple[Number, ...]
     sizes: tuple[Number, ...]
 
@@ -295,49 +274,44 @@ class Part:
 class View:
     """A memory view. ``sizes``: of all parts together; ``is_clipped``: elements outside are 0."""
 
-    element: str
     parts: tuple[Part, ...]
     sizes: tuple[Number, ...]
     is_clipped: bool
     op: TileOp
 
+    @property
+    def element(self) -> str:
+        """Element type."""
+        return self.parts[0].tile.element
+
 
 @dataclass(frozen=True, eq=False)
 class Access:
     """An access tile of a view: ``extents`` of the dims of the view, or of the variables of an
-    indirect one; dim k of the tile is dim ``order[k]`` of these. ``corner``: of the box in the
-    view, [row, tile] per dim.
+    indirect one; dim k of the tile is dim ``order[k]`` of these, which begin at ``corner``.
+
+    ``op``: of an indirect one, with its subscripts.
     """
 
     view: View
-    extents: tuple[int, ...]
-    order: tuple[int, ...]
-    corner: tuple[Number, ...] = ()
+    extents: Shape
+    order: Shape
+    corner: tuple[Number, ...]
+    op: TileOp | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Shape of the tile."""
         return tuple(self.extents[d] for d in self.order)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Indirect(Access):
-    """An indirect access tile. ``lows``: of its variables; ``op`` has the subscripts."""
-
-    lows: tuple[int, ...]
-    op: TileOp
-
-
 @dataclass(frozen=True, eq=False)
 class Future:
-    """Parts that tiles have produced. ``produced``: the tiles that have, [row, tile] by the rows of
-    ``level``.
-    """
+    """Parts of ``producers``. ``level``: the iterations and tiles that have produced them."""
 
     parts: tuple[DataTile, ...]
     producers: Members
     level: Level
-    produced: BoolArray
 
 
 Value = Number | DataTile | View | Access | Future

@@ -18,7 +18,13 @@ from .program import (
     KtirProgram as KtirProgram,
     load_ktir as load_ktir,
 )
+from .rules import (
+    integers as integers,
+)
 from .syntax import (
+    BITS as BITS,
+    FLOATS as FLOATS,
+    INTEGERS as INTEGERS,
     Expression as Expression,
     Region as Region,
     TileFunction as TileFunction,

@@ -2,11 +2,12 @@
 
 `check_tiles` walks every function once with the types of the values in scope. The checks of all
 operations (operands have the types that are written, kinds of types, counts of results, yields)
-follows from the rows of the table; a row's ``rule`` names a function of :mod:`.rules` for the rest.
+follow from the rows of the table; a row's ``rule`` names a function of :mod:`.rules` for the rest.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from spyre.mlir.tiles.table import RETURNS, TERMINATORS, OperationRow, operation
 from spyre.rules import Fault, severities
 
 Faults = Iterator[Fault[int]]
+Types = tuple[Type, ...]
 SEVERITIES = severities(
     "SPY115 SPY126 SPY128 SPY130 SPY131 SPY132 SPY133 SPY134 SPY138 SPY139 SPY181 SPY182 SPY183 "
     "SPY184 SPY185 SPY187 SPY188 SPY189 SPY190 SPY191 SPY192 SPY195",
@@ -36,6 +38,7 @@ SEVERITIES = severities(
 )
 _KINDS = {"integer": INTEGERS, "float": FLOATS, "half": ("f16", "!spyreop.df16")}
 _PLACES = ("memref", "access_tile", "tile_future")
+_LISTS = ("views", "ins", "outs", "values", "identity")
 _MOST = 20
 
 
@@ -67,7 +70,7 @@ class _Function:
 
     def __init__(self, module: TileModule, function: TileFunction) -> None:
         self.module, self.function = module, function
-        self.scopes: list[dict[str, _Value]] = [{}]
+        self.scope: ChainMap[str, _Value] = ChainMap()
         self.anywhere = {name: op.position for op in function.walk() for name in op.results}
 
     def check(self) -> Faults:
@@ -76,19 +79,15 @@ class _Function:
         for parameter in self.function.parameters:
             yield from attribute_faults(self.module, parameter.type, parameter.position)
             yield from self._define(parameter.name, parameter.type, None)
-        for type_ in self.function.results:
-            yield from attribute_faults(self.module, type_, self.function.position)
+        yield from attribute_faults(self.module, self.function.results, self.function.position)
         yield from self._body(self.function.body, self.function.results)
 
     # --- names
 
     def _define(self, name: Name, type_: Type, op: TileOp | None) -> Faults:
-        if any(name in scope for scope in self.scopes):
+        if name in self.scope:
             yield Fault("SPY133", name.start_pos, f"%{name} is defined twice", "another name")
-        self.scopes[-1][name] = _Value(type_, op)
-
-    def _value(self, name: str) -> _Value | None:
-        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
+        self.scope[name] = _Value(type_, op)
 
     def _undefined(self, name: Name) -> Fault[int]:
         place = self.anywhere.get(name)
@@ -102,66 +101,58 @@ class _Function:
 
     # --- operations
 
-    def _body(self, body: tuple[TileOp, ...], expected: tuple[Type, ...] | None) -> Faults:
+    def _body(self, body: tuple[TileOp, ...], expected: Types | None) -> Faults:
         """Operations of a block, which ends by yielding values of the types ``expected``."""
         for op in body:
             yield from self._operation(op)
-        for value in self.scopes[-1].values():
+        for value in self.scope.maps[0].values():
             if value.type.kind == "tile_future" and value.defined_by and len(value.uses) != 1:
                 place = value.uses[1] if len(value.uses) > 1 else value.defined_by.position
                 message = f"a future has {len(value.uses)} uses"
                 yield Fault("SPY191", place, message, "one delivery per future")
-        if expected is None:
-            return
         last = body[-1] if body else None
         given = last.fields.get("!values", ()) if last and last.name in TERMINATORS else ()
-        if tuple(given) != expected:
+        if expected is not None and tuple(given) != expected:
             place = last.position if last else self.function.position
             message = "the values yielded have other types than the results"
             shown = [", ".join(map(str, types)) or "no values" for types in (expected, given)]
             yield Fault("SPY181", place, message, *shown)
 
     def _operation(self, op: TileOp) -> Faults:
+        """Names, attributes, operands against the types written, kinds of types, the rule of the
+        row; then the regions and results.
+        """
         row = operation_rows().get(op.name, OperationRow(op.name, result="result"))
-        variables = op.fields.get("^variables", ())
-        known = True
+        known, types = True, {}
         for name in op.uses():
-            value = self._value(name)
-            if value is not None:
+            if name in self.scope:
+                value = self.scope[name]
+                types[str(name)] = value.type
                 value.uses.append(name.start_pos)
-                yield from _read_of_empty(op, name, value)
-                if value.type.kind in _PLACES and row.dialect != "ktdp" and op.name not in RETURNS:
-                    message, known = f"%{name} of {op.name} is a place, and no value", False
-                    yield Fault("SPY182", op.position, message, "a tensor", str(value.type))
-            elif name not in variables:
+                yield from _use_faults(op, name, value)
+                known = known and (value.type.kind not in _PLACES or _takes_places(op))
+            elif name not in op.fields.get("^variables", ()):
                 known = False
                 yield self._undefined(name)
-        yield from self._attributes(op)
+        for field_ in (*op.fields.values(), op.attributes):
+            yield from attribute_faults(self.module, field_, op.position)
         if known:
-            yield from self._types(op, row)
+            context = Context(self.module, self.function, op, types)
+            faults = [*_operand_faults(context, elements_of(row.form)), *_kind_faults(context, row)]
+            yield from faults or rule_faults(context, row.rule)
         for region in op.regions:
             yield from self._region(op, region)
-        yield from self._results(op, row)
-
-    def _attributes(self, op: TileOp) -> Faults:
-        for value in (*op.fields.values(), op.attributes):
-            yield from attribute_faults(self.module, value, op.position)
-
-    def _types(self, op: TileOp, row: OperationRow) -> Faults:
-        """Operands against the types written, kinds of types, then the rule of the row."""
-        context = Context(self.module, self.function, op, self._types_of(op))
-        faults = [*_operand_faults(context, elements_of(row.form)), *_kind_faults(context, row)]
-        yield from faults
-        if row.rule and not faults:
-            yield from rule_faults(context, row.rule)
-
-    def _types_of(self, op: TileOp) -> dict[str, Type]:
-        values = ((name, self._value(name)) for name in op.uses())
-        return {name: value.type for name, value in values if value is not None}
+        results = _result_types(op, row)
+        if len(results) != len(op.results) and (op.results or (results and row.result != "outs")):
+            message = f"{op.name} has {len(results)} results"
+            expected = f"{len(results)} names"
+            yield Fault("SPY183", op.position, message, expected, f"{len(op.results)}")
+        for name, type_ in zip(op.results, results, strict=False):
+            yield from self._define(name, type_, op)
 
     def _region(self, op: TileOp, region: Region) -> Faults:
-        arguments, expected = region_types(op)
-        self.scopes.append({})
+        arguments, expected = _region_types(op)
+        self.scope = self.scope.new_child()
         if arguments is not None and len(arguments) != len(region.arguments):
             message = f"the region of {op.name} has {len(region.arguments)} arguments"
             yield Fault("SPY183", op.position, message, f"{len(arguments)}")
@@ -173,53 +164,46 @@ class _Function:
                 yield Fault("SPY181", own.start_pos, message, str(implied), str(written))
             yield from self._define(own, type_, None)
         yield from self._body(region.body, expected)
-        self.scopes.pop()
-
-    def _results(self, op: TileOp, row: OperationRow) -> Faults:
-        types = result_types(op, row, self._types_of(op))
-        if len(types) != len(op.results) and (op.results or (types and row.result != "outs")):
-            message = f"{op.name} has {len(types)} results"
-            yield Fault("SPY183", op.position, message, f"{len(types)} names", f"{len(op.results)}")
-        for name, type_ in zip(op.results, types, strict=False):
-            yield from self._define(name, type_, op)
+        self.scope = self.scope.parents
 
 
-def _read_of_empty(op: TileOp, name: Name, value: _Value) -> Faults:
-    """M6: a tensor.empty is a starting value, never an operand."""
+def _takes_places(op: TileOp) -> bool:
+    return op.name.startswith("ktdp.") or op.name in RETURNS
+
+
+def _use_faults(op: TileOp, name: Name, value: _Value) -> Faults:
+    """A tensor.empty is a starting value, never an operand (M6); places are no values."""
     outs = (*op.fields.get("outs", ()), op.fields.get("into"))
     if value.defined_by and value.defined_by.name == "tensor.empty" and name not in outs:
         message = f"%{name} is read, but it is a tensor.empty, which has no value"
         yield Fault("SPY189", name.start_pos, message, "a tensor with values, or outs(…)")
-
-
-def declared_types(op: TileOp, element: Element) -> tuple[Type, ...] | None:
-    """The types that are written for the values of a form's element; None if there are none."""
-    fields = op.fields
-    found = fields.get(f"!{element.name}", fields.get("!T"))
-    if element.name in ("views", "ins", "outs", "values", "identity"):
-        return fields.get(f"!{element.name}")
-    if element.name == "symbols" or found is None or isinstance(found, tuple):
-        return None
-    return (found,)
+    if value.type.kind in _PLACES and not _takes_places(op):
+        message = f"%{name} of {op.name} is a place, and no value"
+        yield Fault("SPY182", op.position, message, "a tensor", str(value.type))
 
 
 def _operand_faults(context: Context, elements: tuple[Element, ...]) -> Faults:
     """Values of other types than are written, and places that are no integers."""
+    fields = context.op.fields
     for element in elements:
         if element.sign == "?":
             yield from _operand_faults(context, element.parts)
-        given = context.op.fields.get(element.name)
+        given = fields.get(element.name)
         if given is None:
             continue
         if element.sign in ("[", "&", "&&") or element.name in ("base", "symbols"):
-            is_indirect = element.sign == "&&"
-            for name in names_in(tuple(s.expressions for s in given) if is_indirect else given):
+            for name in names_in(tuple(s.expressions for s in given) if element.sign == "&&"
+                                 else given):  # fmt: skip
                 if name in context.types and context.types[name].kind not in INTEGERS:
                     message = f"%{name} is no integer"
                     yield context.fault("SPY182", message, "index", context.types[name])
         elif element.sign == "%":
-            names = given if isinstance(given, tuple) else (given,)
-            yield from context.written(names, declared_types(context.op, element))
+            written = fields.get(f"!{element.name}", fields.get("!T"))
+            if element.name in _LISTS:
+                written = fields.get(f"!{element.name}")
+            elif written is not None:
+                written = None if isinstance(written, tuple) else (written,)
+            yield from context.written(given if isinstance(given, tuple) else (given,), written)
 
 
 def _kind_faults(context: Context, row: OperationRow) -> Faults:
@@ -234,24 +218,24 @@ def _kind_faults(context: Context, row: OperationRow) -> Faults:
         yield context.fault("SPY182", f"{first.scalar} is not taken", expected, first)
 
 
-def result_types(op: TileOp, row: OperationRow, types: dict[str, Type]) -> tuple[Type, ...]:
-    """Types of the results, by the row; ``types``: of the operands, by name."""
+def _result_types(op: TileOp, row: OperationRow) -> Types:
+    """Types of the results, by the row."""
     fields = op.fields
     match row.result:
         case "bool":
-            return (fields["!T"].with_element("i1"),)
+            found = fields["!T"].with_element("i1")
         case "last":
-            return tuple(fields["!types"][-1:])
+            found = tuple(fields["!types"][-1:])
         case "element":
-            return (read_type(fields["!value"].element),)
+            found = read_type(fields["!value"].element)
         case "constant":
-            return (fields.get("!result", read_type("i1")),)
+            found = fields.get("!result", read_type("i1"))
         case key:
             found = read_type(key) if key in INTEGERS else fields.get(f"!{key}", ())
-            return found if isinstance(found, tuple) else (found,)
+    return found if isinstance(found, tuple) else (found,)
 
 
-def region_types(op: TileOp) -> tuple[tuple[Type | None, ...] | None, tuple[Type, ...] | None]:
+def _region_types(op: TileOp) -> tuple[tuple[Type | None, ...] | None, Types | None]:
     """Types of a region's arguments and of the values it yields; None where all are right."""
     fields = op.fields
     if op.name == "scf.for":
@@ -260,8 +244,11 @@ def region_types(op: TileOp) -> tuple[tuple[Type | None, ...] | None, tuple[Type
     if op.name == "scf.if":
         return (), tuple(fields.get("!result", ()))
     if op.name in ("linalg.generic", "linalg.reduce"):
-        outs = tuple(read_type(type_.element) for type_ in fields.get("!outs", ()))
-        return (*(read_type(type_.element) for type_ in fields.get("!ins", ())), *outs), outs
+        ins, outs = (
+            tuple(read_type(type_.element) for type_ in fields.get(key, ()))
+            for key in ("!ins", "!outs")
+        )
+        return (*ins, *outs), outs
     if op.name == "ktdp.inter_tile_produce":
         future = fields["!result"]
         return None, future.details[0] if future.kind == "tile_future" else None

@@ -6,7 +6,6 @@ Sets of tiles are enumerated: the grid has at most 32.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,42 +19,36 @@ if TYPE_CHECKING:
     from spyre.mlir.tiles.rules import Context
 
 Faults = Iterator[Fault[int]]
+Members = tuple[tuple[int, ...], ...]
+"""The tiles of each group, in ascending order; groups in ascending order of their number."""
 _RANGE = np.arange(-64, 128)
-
-
-@dataclass(frozen=True)
-class Members:
-    """The tiles of each group, in ascending order; groups in ascending order of their number."""
-
-    groups: tuple[tuple[int, ...], ...]
-
-    def group_of(self, tile: int) -> int | None:
-        """The group that ``tile`` is in."""
-        return next((k for k, group in enumerate(self.groups) if tile in group), None)
 
 
 def groups_of(module: TileModule, future: Type) -> tuple[int, ...]:
     """Numbers of the groups of a future."""
     text = future.details[1]
-    points = module.resolved(Alias(text[1:])) if text[0] == "#" else affine(text, 0)
-    return _points(points, ())
+    return _points(module.resolved(Alias(text[1:])) if text[0] == "#" else affine(text, 0), ())
 
 
-def members(module: TileModule, value: Any, groups: Sequence[int]) -> Members | None:
+def members(module: TileModule, value: Any, future: Type) -> Members | None:
     """The tiles in ``value``, a set of tiles per group; None if it is no such set."""
     points = module.resolved(value)
     if not isinstance(points, AffineSet) or points.n_dims != 1 or points.n_symbols > 1:
         return None
-    return Members(tuple(_points(points, (g,)[: points.n_symbols]) for g in groups))
+    groups = groups_of(module, future)
+    return tuple(_points(points, (group,)[: points.n_symbols]) for group in groups)
 
 
-def sources(module: TileModule, op: TileOp, consumer: int) -> tuple[int, ...] | None:
-    """The producers that ``consumer`` depends on; None without a dependency: all of its group."""
-    if "dependency" not in op.fields:
-        return None
-    points = module.resolved(op.fields["dependency"])
-    symbols = (consumer,) * points.n_symbols
-    return _points(points, symbols)
+def sources(
+    module: TileModule, op: TileOp, producers: Members, consumers: Members
+) -> dict[int, tuple[int, ...]]:
+    """The tiles that each consumer depends on: those named, else all producers of its group."""
+    points = module.resolved(op.fields.get("dependency"))
+    return {
+        tile: made if points is None else _points(points, (tile,) * points.n_symbols)
+        for made, wanted in zip(producers, consumers, strict=True)
+        for tile in wanted
+    }
 
 
 def _points(points: Any, symbols: Sequence[int]) -> tuple[int, ...]:
@@ -68,11 +61,11 @@ def _group_faults(context: Context, key: str, future: Type) -> Faults:
     from spyre.mlir.tiles.rules import grid_of
 
     n_tiles = int(np.prod(grid_of(context.function)[0]))
-    found = members(context.module, context.op.fields[key], groups_of(context.module, future))
+    found = members(context.module, context.op.fields[key], future)
     if found is None:
         yield context.fault("SPY190", f"{key} are no set of tiles", "affine_set<(i)[g] : (…)>")
         return
-    tiles = [tile for group in found.groups for tile in group]
+    tiles = [tile for group in found for tile in group]
     if outside := [tile for tile in tiles if not 0 <= tile < n_tiles]:
         message = f"{key} are outside of the grid"
         yield context.fault("SPY190", message, f"tiles 0 … {n_tiles - 1}", outside)
@@ -99,17 +92,15 @@ def deliver(context: Context) -> Faults:
     if future.kind != "tile_future":
         yield context.fault("SPY182", "the operand is no future", "!ktdp.tile_future<…>", future)
         return
-    if len(context.type("result")) != len(future.details[0]):
-        counts = len(future.details[0]), len(context.type("result"))
-        yield context.fault("SPY183", "results and parts of the future", *counts)
+    counts = len(future.details[0]), len(context.type("result"))
+    yield from context.equal("SPY183", "results and parts of the future", *counts)
     faults = list(_group_faults(context, "consumers", future))
     yield from faults
-    made = next((o for o in context.function.walk() if op.fields["future"] in o.results), None)
+    made = context.maker(op.fields["future"])
     if faults or made is None or "producers" not in made.fields:
         return
-    groups = groups_of(module, future)
-    producers = members(module, made.fields["producers"], groups)
-    consumers = members(module, op.fields["consumers"], groups)
+    producers = members(module, made.fields["producers"], future)
+    consumers = members(module, op.fields["consumers"], future)
     if producers is not None and consumers is not None:
         yield from _dependencies(context, producers, consumers)
 
@@ -118,21 +109,18 @@ def _dependencies(context: Context, producers: Members, consumers: Members) -> F
     """Each consumer depends on producers of its group only (R3), on equally many (R6), and every
     producer is named (R4); consume has one source.
     """
-    counts: set[int] = set()
-    for made, wanted in zip(producers.groups, consumers.groups, strict=True):
-        named: set[int] = set()
+    needed = sources(context.module, context.op, producers, consumers)
+    for made, wanted in zip(producers, consumers, strict=True):
         for consumer in wanted:
-            given = sources(context.module, context.op, consumer)
-            own = made if given is None else given
-            if strangers := [tile for tile in own if tile not in made]:
+            if strangers := [tile for tile in needed[consumer] if tile not in made]:
                 message = f"tile {consumer} depends on tiles {strangers}, which do not produce"
                 yield context.fault("SPY190", message, f"producers {list(made)}", strangers)
                 return
-            named.update(own)
-            counts.add(len(own))
+        named = {tile for consumer in wanted for tile in needed[consumer]}
         if unused := sorted({*made} - named) if wanted else []:
             message = f"producers {unused} are named by no consumer"
             yield context.fault("SPY190", message, "a consumer for each producer", unused)
+    counts = {len(tiles) for tiles in needed.values()}
     if len(counts) > 1:
         message = "consumers depend on different numbers of producers"
         yield context.fault("SPY190", message, "equally many", sorted(counts))

@@ -33,7 +33,6 @@ from spyre.mlir.tiles.syntax import (
     Opaque,
     Quoted,
     Region,
-    Subscript,
     TileFunction,
     TileModule,
     TileOp,
@@ -63,10 +62,11 @@ class Element:
         """The field it fills."""
         return f"{self.sign}{self.name}" if self.sign in ("!", "^") else self.name
 
-    @property
-    def is_literal(self) -> bool:
-        """True for literal text."""
-        return self.sign == ""
+    def is_filled(self, op: TileOp) -> bool:
+        """True if the operation has the field: then an optional part with it is written."""
+        if self.sign in ("{", "(") and self.name:
+            return len(op.regions) > (self.name == "else")
+        return self.sign != "" and self.key in op.fields
 
 
 @lru_cache(maxsize=512)
@@ -93,14 +93,14 @@ def elements_of(form: str) -> tuple[Element, ...]:
 
 # --- reading ----------------------------------------------------------------------------------
 
-Body = Callable[[], tuple[TileOp, ...]]
-
 
 @dataclass(slots=True)
 class Draft:
-    """An operation while it is read. ``pending``: arguments of its next region."""
+    """An operation while it is read. ``body`` reads the operations of a region up to its brace;
+    ``pending``: arguments of the next region.
+    """
 
-    body: Body
+    body: Callable[[], tuple[TileOp, ...]]
     fields: dict[str, Any] = field(default_factory=dict)
     attributes: tuple[AttributeEntry, ...] = ()
     regions: list[Region] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Draft:
 def read_form(reader: Reader, elements: tuple[Element, ...], draft: Draft) -> None:
     """Fill ``draft`` with the parts that ``elements`` describe."""
     for element in elements:
-        if element.is_literal:
+        if not element.sign:
             if element.name in _BEFORE_ATTRIBUTES and reader.text == "{" and not draft.attributes:
                 draft.attributes = reader.dictionary()
             for token in element.tokens:
@@ -118,13 +118,29 @@ def read_form(reader: Reader, elements: tuple[Element, ...], draft: Draft) -> No
         elif element.sign == "?":
             if _begins(reader, element.parts):
                 read_form(reader, element.parts, draft)
+        elif element.sign in _FIELDS:
+            draft.fields[element.key] = _FIELDS[element.sign](reader, element)
         else:
-            _READ[element.sign](reader, element, draft)
+            _read_other(reader, element, draft)
+
+
+def _read_other(reader: Reader, element: Element, draft: Draft) -> None:
+    """New names, flags, regions, the attribute dictionary."""
+    if element.sign in ("^", "^="):
+        _read_new_names(reader, element, draft)
+    elif element.sign == "~":
+        while reader.kind == "angled" and reader.text.startswith(("fastmath<", "overflow<")):
+            flags = draft.fields.get("flags", Opaque(""))
+            draft.fields["flags"] = Opaque(f"{flags.text} {reader.next()}".strip())
+    elif element.name:
+        draft.regions.append(_region(reader, element, draft))
+    elif reader.text == "{":
+        draft.attributes = reader.dictionary()
 
 
 def _begins(reader: Reader, parts: tuple[Element, ...]) -> bool:
     """True if the text goes on with an optional part: with its leading literals, or their like."""
-    literals = takewhile(lambda part: part.is_literal, parts)
+    literals = takewhile(lambda part: not part.sign, parts)
     if tokens := [token for part in literals for token in part.tokens]:
         return reader.at(*tokens)
     kinds = {"%": ("name",), "!": ("word", "angled")}
@@ -138,8 +154,7 @@ def _constant(reader: Reader, element: Element) -> AttributeValue:
     if reader.kind == "number" or reader.text == "-":
         value: AttributeValue = reader.number()
     elif reader.text in ("true", "false") or reader.text.startswith("dense<"):
-        value = Opaque(" ".join(reader.text.split()))
-        reader.index += 1
+        value = Opaque(" ".join(reader.next().split()))
     else:
         reader.fail("a number, true, false or dense<…>")
     if in_braces:
@@ -155,42 +170,45 @@ def _values(reader: Reader, element: Element) -> Any:
     return reader.several(reader.name) if reader.kind == "name" else ()
 
 
+_FIELDS: dict[str, Callable[[Reader, Element], Any]] = {
+    "%": _values,
+    "!": lambda reader, element: reader.types() if element.is_list else reader.type(),
+    "#": _constant,
+    "[": lambda reader, element: reader.bracketed(reader.name_or_integer),
+    "$": lambda reader, element: Opaque(reader.word()),
+    "@": lambda reader, element: reader.attribute_value(),
+    "&": lambda reader, element: reader.bracketed(reader.expression),
+    "&&": lambda reader, element: reader.bracketed(reader.subscript),
+}
+
+
 def _read_new_names(reader: Reader, element: Element, draft: Draft) -> None:
-    if element.name == "iv":
-        draft.pending.append((reader.name(), None))
-        return
-    reader.expect("(")
-    draft.fields[element.key] = reader.listed(reader.name, ")")
+    """The induction variable, the variables in brackets, or ``(%new = %value, …)``."""
 
-
-def _read_carried(reader: Reader, element: Element, draft: Draft) -> None:
     def pair() -> Name:
         draft.pending.append((reader.name(), None))
         reader.expect("=")
         return reader.name()
 
-    reader.expect("(")
-    draft.fields[element.name] = reader.listed(pair, ")")
+    if element.name == "iv":
+        draft.pending.append((reader.name(), None))
+    else:
+        reader.expect("(")
+        item = pair if element.sign == "^=" else reader.name
+        draft.fields[element.key] = reader.listed(item, ")")
 
 
-def _read_dictionary(reader: Reader, element: Element, draft: Draft) -> None:
-    """The attribute dictionary, or a region: ``{name``."""
-    if not element.name:
-        draft.attributes = reader.dictionary() if reader.text == "{" else ()
-        return
-    reader.expect("{")
+def _region(reader: Reader, element: Element, draft: Draft) -> Region:
+    """``{ operations }``, with a label, or behind a list of arguments."""
     arguments, style = tuple(draft.pending), "operation"
-    if reader.kind == "label":
-        reader.index += 1
-        style, arguments = "label", _typed_names(reader) if reader.text == "(" else ()
-        reader.expect(":")
-    draft.regions.append(Region(arguments, draft.body(), style))
-
-
-def _read_listed_region(reader: Reader, element: Element, draft: Draft) -> None:
-    arguments = _typed_names(reader)
+    if element.sign == "(":
+        arguments, style = _typed_names(reader), "list"
     reader.expect("{")
-    draft.regions.append(Region(arguments, draft.body(), "list"))
+    if element.sign == "{" and reader.kind == "label":
+        reader.next()
+        arguments, style = _typed_names(reader) if reader.text == "(" else (), "label"
+        reader.expect(":")
+    return Region(arguments, draft.body(), style)
 
 
 def _typed_names(reader: Reader) -> tuple[tuple[Name, Type | None], ...]:
@@ -205,146 +223,99 @@ def _typed_names(reader: Reader) -> tuple[tuple[Name, Type | None], ...]:
     return reader.listed(pair, ")")
 
 
-def _read_flags(reader: Reader, element: Element, draft: Draft) -> None:
-    while reader.kind == "angled" and reader.text.startswith(("fastmath<", "overflow<")):
-        flags = draft.fields.get("flags", Opaque(""))
-        draft.fields["flags"] = Opaque(f"{flags.text} {reader.text}".strip())
-        reader.index += 1
-
-
-def _field(read: Callable[[Reader, Element], Any]) -> Callable[[Reader, Element, Draft], None]:
-    def into(reader: Reader, element: Element, draft: Draft) -> None:
-        draft.fields[element.key] = read(reader, element)
-
-    return into
-
-
-_READ: dict[str, Callable[[Reader, Element, Draft], None]] = {
-    "%": _field(_values),
-    "!": _field(lambda reader, element: reader.types() if element.is_list else reader.type()),
-    "#": _field(_constant),
-    "[": _field(lambda reader, element: reader.bracketed(reader.name_or_integer)),
-    "$": _field(lambda reader, element: Opaque(reader.word())),
-    "@": _field(lambda reader, element: reader.attribute_value()),
-    "&": _field(lambda reader, element: reader.bracketed(reader.expression)),
-    "&&": _field(lambda reader, element: reader.bracketed(reader.subscript)),
-    "^": _read_new_names,
-    "^=": _read_carried,
-    "{": _read_dictionary,
-    "(": _read_listed_region,
-    "~": _read_flags,
-}
-
-
 # --- printing ---------------------------------------------------------------------------------
 
-PrintBody = Callable[[tuple[TileOp, ...], str], list[str]]
+
+def print_operation(op: TileOp, indent: str = "") -> str:
+    """One operation with its regions, without the indentation of its first line."""
+    is_generic = op.name.startswith(f"{EXAMPLE_DIALECT}.")
+    name, results = op.name, ", ".join(f"%{result}" for result in op.results)
+    if "#" in results:
+        results = f"%{op.results[0].partition('#')[0]}:{len(op.results)}"
+    rest = _print_form(op, GENERIC_FORM if is_generic else operation_rows()[name].form, indent)
+    blank = " " if rest and not rest.startswith("(") else ""
+    name = f'"{name}"' if is_generic else name
+    return _located(f"{results}{' = ' * bool(results)}{name}{blank}{rest}", op.location)
 
 
-def print_form(op: TileOp, elements: tuple[Element, ...], indent: str, body: PrintBody) -> str:
-    """The text of ``op`` behind its name; ``body`` prints the lines of a region."""
-    regions = iter(op.regions)
-    words: list[str] = []
+def _print_form(op: TileOp, form: str, indent: str) -> str:
+    elements, regions, words = elements_of(form), iter(op.regions), list[str]()
     missing = () if any(e.sign == "{" and not e.name for e in elements) else op.attributes
 
     def write(element: Element) -> None:
         nonlocal missing
-        if element.is_literal:
+        if not element.sign:
             if missing and element.name in _BEFORE_ATTRIBUTES:
-                words.append(print_entries(missing))
+                words.append(print_value(missing))
                 missing = ()
             words.append(element.name)
         elif element.sign == "?":
-            if any(_is_filled(op, part) for part in element.parts):
+            if any(part.is_filled(op) for part in element.parts):
                 for part in element.parts:
                     write(part)
         elif element.sign in ("{", "(") and element.name:
-            words.append(_print_region(element, next(regions), indent, body))
+            words.append(_print_region(element, next(regions), indent))
         elif text := _print_field(op, element):
             bare = words[-1:] != ["->"] or not element.is_list or len(op.fields[element.key]) == 1
             words.append(text if bare else f"({text})")
 
     for element in elements:
         write(element)
-    return _spaced([*words, print_entries(missing)] if missing else words)
-
-
-def _is_filled(op: TileOp, part: Element) -> bool:
-    """True if the operation has the field of ``part``: then its optional part is written."""
-    if part.sign == "{" and part.name:
-        return len(op.regions) > (part.name == "else")
-    if part.sign == "(":
-        return bool(op.regions)
-    return not part.is_literal and part.key in op.fields
+    return _spaced([*words, print_value(missing)] if missing else words)
 
 
 def _print_field(op: TileOp, element: Element) -> str:
-    value = op.fields.get("flags" if element.sign == "~" else element.key)
-    if element.sign == "{":
-        return print_entries(op.attributes) if op.attributes else ""
-    if element.sign == "^" and element.name == "iv":
+    sign, value = element.sign, op.fields.get("flags" if element.sign == "~" else element.key)
+    if sign == "{":
+        return print_value(op.attributes) if op.attributes else ""
+    if element.name == "iv":
         return f"%{op.regions[0].arguments[0][0]}"
-    if element.sign == "^=":
-        carried = zip(op.regions[0].arguments[1:], value or (), strict=True)
-        return f"({', '.join(f'%{new} = %{old}' for (new, _), old in carried)})"
     if value is None:
         return ""
-    if element.sign == "!" and element.is_list:
-        return ", ".join(map(str, value))
-    if element.sign in ("%", "^"):
-        names = value if isinstance(value, tuple) else (value,)
-        texts = ", ".join(f"%{name}" for name in names)
-        return f"({texts})" if element.sign == "^" else texts
-    if element.sign in ("[", "&", "&&"):
-        mark = "\0" if element.sign != "[" or element.name == "indices" else ""
-        return f"{mark}[{', '.join(map(_print_item, value))}]"
-    return print_value(value)
+    items = value if isinstance(value, tuple) else (value,)
+    if sign == "^=":
+        carried = zip(op.regions[0].arguments[1:], items, strict=True)
+        return f"({', '.join(f'%{new} = %{old}' for (new, _), old in carried)})"
+    if sign == "@":
+        return print_value(value)
+    text = ", ".join(f"%{item}" if isinstance(item, Name) else str(item) for item in items)
+    if sign in ("[", "&", "&&"):
+        return f"{GLUE}[{text}]" if sign != "[" or element.name == "indices" else f"[{text}]"
+    return f"({text})" if sign == "^" else text
 
 
-def _print_item(item: Any) -> str:
-    if isinstance(item, Name):
-        return f"%{item}"
-    if isinstance(item, Subscript):
-        inside = ", ".join(map(str, item.expressions))
-        return f"({inside})" if item.view is None else f"ind(%{item.view}[{inside}])"
-    return str(item)
-
-
-def _print_region(element: Element, region: Region, indent: str, body: PrintBody) -> str:
+def _print_region(element: Element, region: Region, indent: str) -> str:
     arguments = ", ".join(f"%{name}: {type_}" for name, type_ in region.arguments)
-    head = f"({arguments}) {{" if element.sign == "(" else "{"
-    lines = [head]
+    head = [f"({arguments}) {{" if element.sign == "(" else "{"]
     if region.style == "label":
-        lines.append(f"{indent}^bb0({arguments}):")
-    return "\n".join([*lines, *body(region.body, indent + INDENT), f"{indent}}}"])
+        head.append(f"{indent}^bb0({arguments}):")
+    return "\n".join([*head, *_body(region.body, indent + INDENT), f"{indent}}}"])
 
 
 def print_value(value: AttributeValue) -> str:
-    """An attribute's value."""
+    """An attribute's value; of entries ``{key = value, …}``."""
     if isinstance(value, Quoted):
         return quote(value.text)
+    if isinstance(value, AttributeEntry):
+        key = print_key(value.key)
+        return key if value.value is None else f"{key} = {print_value(value.value)}"
     if isinstance(value, tuple):
-        if value and isinstance(value[0], AttributeEntry):
-            return print_entries(value)
-        return f"[{', '.join(map(print_value, value))}]"
+        text = ", ".join(map(print_value, value))
+        is_dictionary = any(isinstance(item, AttributeEntry) for item in value)
+        return f"{{{text}}}" if is_dictionary else f"[{text}]"
     return str(value)
 
 
-def print_entries(entries: tuple[AttributeEntry, ...]) -> str:
-    """``{key = value, …}``."""
-    pairs = (
-        print_key(e.key) + ("" if e.value is None else f" = {print_value(e.value)}")
-        for e in entries
-    )
-    return f"{{{', '.join(pairs)}}}"
+GLUE = "\0"
+"""Begins a word that no blank is before."""
 
 
 def _spaced(words: list[str]) -> str:
-    """Words with blanks between; none after ( and before commas, ) and indices (marked by NUL)."""
+    """Words with blanks between; none after ( and before commas, ) and indices."""
     text = ""
     for word in words:
-        glued = not text or text.endswith("(") or word[0] in ",)\0"
-        text += word.removeprefix("\0") if glued else f" {word}"
+        glued = not text or text.endswith("(") or word[0] in f",){GLUE}"
+        text += word.removeprefix(GLUE) if glued else f" {word}"
     return text
 
 
@@ -356,8 +327,7 @@ def print_tiles(module: TileModule) -> str:
     lines = [f"#{alias.name} = {alias.value}" for alias in module.aliases]
     if module.wrapped:
         name = f" @{module.name}" if module.name else ""
-        attributes = f" attributes {print_entries(module.attributes)}" if module.attributes else ""
-        lines.append(f"module{name}{attributes} {{")
+        lines.append(f"module{name}{_attributes(module.attributes)} {{")
     for function in module.functions:
         lines.extend(_function(function, INDENT if module.wrapped else ""))
     if module.wrapped:
@@ -371,35 +341,19 @@ def _function(function: TileFunction, indent: str) -> list[str]:
         _located(f"%{p.name}: {p.type}", p.location) for p in function.parameters
     )
     results = f" -> ({', '.join(map(str, function.results))})" if function.results else ""
-    written = f" attributes {print_entries(function.attributes)}" if function.attributes else ""
-    head = f"{indent}func.func {visibility}@{function.name}({parameters}){results}{written} {{"
+    head = f"{indent}func.func {visibility}@{function.name}({parameters}){results}"
+    end = _located(f"{indent}}}", function.location)
     return [
-        head,
-        *_body(function.body, indent + INDENT),
-        _located(f"{indent}}}", function.location),
-    ]
+        f"{head}{_attributes(function.attributes)} {{", *_body(function.body, indent + INDENT), end
+    ]  # fmt: skip
+
+
+def _attributes(entries: tuple[AttributeEntry, ...]) -> str:
+    return f" attributes {print_value(entries)}" if entries else ""
 
 
 def _body(body: tuple[TileOp, ...], indent: str) -> list[str]:
     return [indent + print_operation(op, indent) for op in body]
-
-
-def print_operation(op: TileOp, indent: str = "") -> str:
-    """One operation with its regions, without the indentation of its first line."""
-    is_generic = op.name.startswith(f"{EXAMPLE_DIALECT}.")
-    form = GENERIC_FORM if is_generic else operation_rows()[op.name].form
-    name = f'"{op.name}"' if is_generic else op.name
-    rest = print_form(op, elements_of(form), indent, _body)
-    blank = " " if rest and not rest.startswith("(") else ""
-    return _located(f"{_results(op.results)}{name}{blank}{rest}", op.location)
-
-
-def _results(results: tuple[Name, ...]) -> str:
-    if not results:
-        return ""
-    if "#" in results[0]:
-        return f"%{results[0].partition('#')[0]}:{len(results)} = "
-    return f"{', '.join(f'%{name}' for name in results)} = "
 
 
 def _located(text: str, location: str | None) -> str:

@@ -57,33 +57,26 @@ class _Parser:
 
     def module(self) -> TileModule:
         """The whole text: aliases, and a module or functions."""
-        reader = self.reader
-        wrapper: TileModule | None = None
+        reader, outline = self.reader, TileModule((), wrapped=False)
         while reader.kind != "end":
-            if reader.text in ("module", "builtin.module"):
-                if wrapper is not None:
-                    message = "more than one module"
-                    raise Rejection("SPY105", message, reader.place, expected="one module")
-                wrapper = self._wrapper()
-            else:
+            if reader.text not in ("module", "builtin.module"):
                 self._top_level("module, func.func or #name = …")
-        if wrapper is None and not self.functions:
+                continue
+            if outline.wrapped:
+                message = "more than one module"
+                raise Rejection("SPY105", message, reader.place, expected="one module")
+            place, _ = reader.place, reader.next()
+            name = reader.next()[1:] if reader.kind == "symbol" else None
+            attributes = reader.dictionary() if reader.accept("attributes") else ()
+            reader.expect("{")
+            while not reader.accept("}"):
+                self._top_level("func.func, #name = … or }")
+            location = reader.location()
+            outline = TileModule((), (), True, name, attributes, location, position=place)
+        if not outline.wrapped and not self.functions:
             expected = "module { func.func … }"
             raise Rejection("SPY105", "the text holds no function", reader.place, expected=expected)
-        outline = wrapper or TileModule((), wrapped=False)
         return replace(outline, functions=tuple(self.functions), aliases=tuple(self.aliases))
-
-    def _wrapper(self) -> TileModule:
-        reader = self.reader
-        place = reader.place
-        reader.index += 1
-        name = reader.take("symbol", "@name")[1:] if reader.kind == "symbol" else None
-        attributes = reader.dictionary() if reader.accept("attributes") else ()
-        reader.expect("{")
-        while not reader.accept("}"):
-            self._top_level("func.func, #name = … or }")
-        location = reader.location()
-        return TileModule((), (), True, name, attributes, location, position=place)
 
     def _top_level(self, expected: str) -> None:
         reader = self.reader
@@ -96,7 +89,7 @@ class _Parser:
 
     def _alias(self) -> AliasDefinition:
         reader = self.reader
-        place, name = reader.place, reader.take("alias", "#name")[1:]
+        place, name = reader.place, reader.next()[1:]
         if any(alias.name == name for alias in self.aliases):
             raise Rejection("SPY135", f"#{name} is defined twice", place)
         reader.expect("=")
@@ -104,9 +97,8 @@ class _Parser:
             return AliasDefinition(name, Opaque(location), position=place)
         if not reader.text.startswith(("affine_map<", "affine_set<")):
             reader.fail("affine_map<…>, affine_set<…> or loc(…)")
-        text, start = reader.text, reader.place
-        reader.index += 1
-        value = affine(text, start)
+        start = reader.place
+        value = affine(reader.next(), start)
         reader.location()
         return AliasDefinition(name, value, position=place)
 
@@ -114,20 +106,26 @@ class _Parser:
 
     def _function(self) -> TileFunction:
         reader = self.reader
-        place = reader.place
-        reader.expect("func.func")
-        visibility = reader.word() if reader.text in ("private", "public", "nested") else ""
+        place, _ = reader.place, reader.next()
+        visibility = reader.next() if reader.text in ("private", "public", "nested") else ""
         name = reader.take("symbol", "@name")[1:]
         reader.expect("(")
         parameters = reader.listed(self._parameter, ")")
         results = reader.types() if reader.accept("->") else ()
         attributes = reader.dictionary() if reader.accept("attributes") else ()
-        body = self._block()
-        location = reader.location()
-        _check_return(body, place)
+        reader.expect("{")
+        body = self._operations()
+        ends = [k for k, op in enumerate(body) if op.name in RETURNS]
+        if not ends:
+            message, expected = "the function does not end in return", "return before the closing }"
+            raise Rejection("SPY107", message, place, expected=expected)
+        if ends[0] != len(body) - 1:
+            position = body[ends[0] + 1].position
+            raise Rejection("SPY108", "a statement follows return", position, expected="}")
         return TileFunction(
-            name, parameters, results, attributes, body, str(visibility), location, position=place
-        )
+            name, parameters, results, attributes, body, visibility, reader.location(),
+            position=place,
+        )  # fmt: skip
 
     def _parameter(self) -> TileParameter:
         reader = self.reader
@@ -140,34 +138,38 @@ class _Parser:
 
     # --- operations
 
-    def _block(self) -> tuple[TileOp, ...]:
-        """``{ operations }``."""
-        self.reader.expect("{")
-        return self._operations()
-
     def _operations(self) -> tuple[TileOp, ...]:
         """Operations up to the brace that closes their block."""
-        reader, found = self.reader, []
-        while not reader.accept("}"):
+        found = []
+        while not self.reader.accept("}"):
             found.append(self._operation())
         return tuple(found)
 
     def _operation(self) -> TileOp:
+        """An operation by the form of its row, or ``"test.name"(%a, …) {…} : (types) -> types``."""
         reader = self.reader
         place = reader.place
         results = self._results() if reader.kind == "name" else ()
         if reader.kind == "string":
-            return self._generic_form(results, place)
-        if reader.kind != "word":
+            name, form = reader.text.strip('"'), GENERIC_FORM
+            if name.partition(".")[0] != EXAMPLE_DIALECT:
+                raise Rejection(
+                    "SPY111", f"{name} is written in MLIR's generic form", reader.place,
+                    expected=f"the pretty form: {name} …",
+                    hint="print the file without --mlir-print-op-generic",
+                )  # fmt: skip
+        elif reader.kind == "word":
+            row = _row(reader.text, reader.place)
+            name, form = row.name, row.form
+        else:
             reader.fail("an operation or }" if not results else "an operation")
-        row = _row(reader.text, reader.place)
-        reader.index += 1
+        reader.next()
         draft = Draft(self._operations)
-        read_form(reader, elements_of(row.form), draft)
-        if reader.text == "{" and not draft.attributes:
+        read_form(reader, elements_of(form), draft)
+        if form != GENERIC_FORM and reader.text == "{" and not draft.attributes:
             draft.attributes = reader.dictionary()
         return TileOp(
-            row.name, results, draft.fields, draft.attributes, tuple(draft.regions),
+            name, results, draft.fields, draft.attributes, tuple(draft.regions),
             reader.location(), position=place,
         )  # fmt: skip
 
@@ -178,66 +180,29 @@ class _Parser:
         if reader.accept(":"):
             count, place = reader.integer(), reader.place
             if not 1 <= count <= _MOST_RESULTS or len(names) > 1:
-                raise Rejection("SPY102", "this number of results is wrong", place,
-                                expected=f"1 to {_MOST_RESULTS}", found=str(count))  # fmt: skip
+                message, expected = "this number of results is wrong", f"1 to {_MOST_RESULTS}"
+                raise Rejection("SPY102", message, place, expected=expected, found=str(count))
             names = tuple(named(f"{names[0]}#{k}", names[0].start_pos) for k in range(count))
         reader.expect("=")
         return names
 
-    def _generic_form(self, results: tuple[Name, ...], place: int) -> TileOp:
-        """``"test.name"(%a, …) {…} : (types) -> types``."""
-        reader = self.reader
-        name, start = reader.text.strip('"'), reader.place
-        if name.partition(".")[0] != EXAMPLE_DIALECT:
-            raise Rejection(
-                "SPY111", f"{name} is written in MLIR's generic form", start,
-                expected=f"the pretty form: {name} …",
-                hint="print the file without --mlir-print-op-generic",
-            )  # fmt: skip
-        reader.index += 1
-        draft = Draft(self._operations)
-        read_form(reader, elements_of(GENERIC_FORM), draft)
-        fields = draft.fields
-        return TileOp(
-            name, results, fields, draft.attributes, (), reader.location(), position=place
-        )
-
 
 def _row(name: str, place: int) -> OperationRow:
     """The row of operation ``name``; SPY110 for none, SPY180 for one that is not simulated."""
-    row = operation_rows().get(name)
+    rows, (dialect, _, rest) = operation_rows(), name.partition(".")
+    row = rows.get(name, rows.get(f"{dialect}.*"))
     if row is not None and not row.refused:
         return row
-    dialect, _, rest = name.partition(".")
-    everything = operation_rows().get(f"{dialect}.*")
-    refused = row or everything
-    if refused is not None:
-        raise Rejection(
-            "SPY180", f"{name} is not simulated: {refused.refused}", place,
-            expected=f"one of {', '.join(dialects().get(dialect, dialects()['ktdp']))}",
-        )  # fmt: skip
-    known = dialects().get(dialect)
-    if known is None or not rest:
-        raise Rejection(
-            "SPY110",
-            f"'{dialect}' is no dialect of KTIR" if rest else f"unknown operation '{name}'",
-            place,
-            expected=f"an operation of {', '.join(sorted(dialects()))}, or return",
-            found=name,
-        )
-    close = get_close_matches(name, known, 1)
-    raise Rejection(
-        "SPY110", f"unknown operation '{name}'", place, expected=f"one of {', '.join(known)}",
-        hint=f"did you mean {close[0]}?" if close else "",
-    )  # fmt: skip
-
-
-def _check_return(body: tuple[TileOp, ...], place: int) -> None:
-    """A function ends in its one return: SPY107, SPY108."""
-    ends = [k for k, op in enumerate(body) if op.name in RETURNS]
-    if not ends:
-        message, expected = "the function does not end in return", "return before the closing }"
-        raise Rejection("SPY107", message, place, expected=expected)
-    if ends[0] != len(body) - 1:
-        position = body[ends[0] + 1].position
-        raise Rejection("SPY108", "a statement follows return", position, expected="}")
+    known = dialects().get(dialect, ())
+    expected, hint = f"one of {', '.join(known or dialects()['ktdp'])}", ""
+    if row is not None:
+        message = f"{name} is not simulated: {row.refused}"
+        raise Rejection("SPY180", message, place, expected=expected)
+    message = f"unknown operation '{name}'"
+    if not known or not rest:
+        message = f"'{dialect}' is no dialect of KTIR" if rest else message
+        expected = f"an operation of {', '.join(sorted(dialects()))}, or return"
+        raise Rejection("SPY110", message, place, expected=expected, found=name)
+    for close in get_close_matches(name, known, 1):
+        hint = f"did you mean {close}?"
+    raise Rejection("SPY110", message, place, expected=expected, hint=hint)

@@ -12,7 +12,7 @@ from spyre.mlir.tiles.checker import check_tiles
 from spyre.mlir.tiles.forms import print_tiles
 from spyre.mlir.tiles.parser import parse_tiles
 from spyre.mlir.tiles.rules import grid_of
-from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp
+from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp, names_in
 
 _RUNNABLE = (*INTEGERS, "f16", "bf16", "f32", "runtime_arg")
 
@@ -54,15 +54,11 @@ class KtirProgram:
         functions = self.functions
         if name is None and len(functions) == 1:
             return next(iter(functions.values()))
-        if name is None or name not in functions:
-            message = (
-                "which function is to run?" if name is None else f"there is no function {name}"
-            )
-            raise LaunchError(
-                "SPY340", message, self.module.locate(0),
-                expected=f"--function with one of {', '.join(functions)}", found=name or "none",
-            )  # fmt: skip
-        return functions[name]
+        if name in functions:
+            return functions[name]
+        message = f"there is no function {name}" if name else "which function is to run?"
+        place, expected = self.module.locate(0), f"--function with one of {', '.join(functions)}"
+        raise LaunchError("SPY340", message, place, expected=expected, found=name or "none")
 
     def arguments(self, name: str | None = None) -> tuple[KtirArgument, ...]:
         """Return a function's arguments in order. BundleError SPY193 for tiles as arguments."""
@@ -75,10 +71,7 @@ class KtirProgram:
                     expected="arguments that are scalars, and no results",
                     found=f"%{parameter.name}: {parameter.type}",
                 )  # fmt: skip
-        uses = _Uses(function)
-        return tuple(
-            uses.argument(p.name, p.type.element or p.type.kind) for p in function.parameters
-        )
+        return _arguments(function)
 
     def grid(self, name: str | None = None) -> tuple[int, ...]:
         """Extents of a function's grid."""
@@ -88,48 +81,40 @@ class KtirProgram:
         return print_tiles(self.module)
 
 
-class _Uses:
-    """Which arguments are addresses of which views, found by walking the function once."""
-
-    def __init__(self, function: TileFunction) -> None:
-        self.bases: dict[str, set[str]] = {p.name: {p.name} for p in function.parameters}
-        self.views: dict[str, list[TileOp]] = {}
-        self.read: set[str] = set()
-        self.stored: set[str] = set()
-        for op in function.walk():
-            self._visit(op)
-
-    def _visit(self, op: TileOp) -> None:
-        origins: set[str] = set()
-        operands = op.fields.get("views", ()) or (
-            [op.fields["base"]] if "base" in op.fields else [*op.uses()]
-        )
+def _arguments(function: TileFunction) -> tuple[KtirArgument, ...]:
+    """The arguments, by the views whose addresses they are, found by walking the function once."""
+    names = [p.name for p in function.parameters]
+    bases: dict[str, set[str]] = {name: {name} for name in names}
+    views: dict[str, list[TileOp]] = {name: [] for name in names}
+    read: set[str] = set()
+    stored: set[str] = set()
+    for op in function.walk():
+        fields, space = op.fields, op.memory_space
         if op.name.startswith(("arith.", "ktdp.construct_", "ktdp.runtime_arg")):
-            used = operands if "view" not in op.fields else [op.fields["view"]]
-            origins = {o for name in used for o in self.bases.get(name, ())}
-            for subscript in op.fields.get("subscripts", ()):
-                self.read.update(self.bases.get(subscript.view or "", ()))
-        for name in op.results:
-            self.bases[name] = origins
-        is_local = op.memory_space is not None and op.memory_space.is_local
-        if op.name == "ktdp.construct_memory_view" and not is_local:
-            for origin in origins:
-                self.views.setdefault(origin, []).append(op)
-        target = self.bases.get(op.fields.get("tile", ""), ())
-        (self.stored if op.name == "ktdp.store" else self.read).update(target)
-
-    def argument(self, name: str, element: str) -> KtirArgument:
-        views = self.views.get(name, [])
-        if not views:
-            return KtirArgument(name, element, False)
-        types = [view.fields["!result"] for view in views]
-        sizes = [t.shape for t in types if None not in t.shape]
-        largest = max(sizes, key=prod) if len(sizes) == len(types) else None
-        is_alone = all(view.fields["base"] == name for view in views)
-        return KtirArgument(
-            name, types[0].element, True, largest if is_alone else None,
-            name in self.read, name in self.stored,
-        )  # fmt: skip
+            used = next((fields[key] for key in ("view", "views", "base") if key in fields), None)
+            every = [*op.uses()] if used is None else names_in(used)
+            origins = {origin for name in every for origin in bases.get(name, ())}
+            bases |= dict.fromkeys(op.results, origins)
+            for subscript in fields.get("subscripts", ()):
+                read |= bases.get(subscript.view or "", set())
+            if op.name == "ktdp.construct_memory_view" and not (space and space.is_local):
+                for origin in origins:
+                    views[origin].append(op)
+        elif "tile" in fields:
+            target = stored if op.name == "ktdp.store" else read
+            target |= bases.get(fields["tile"], set())
+    found = []
+    for parameter in function.parameters:
+        name, type_, own = parameter.name, parameter.type, views[parameter.name]
+        types = [view.fields["!result"] for view in own]
+        is_known = bool(own) and not any(None in t.shape for t in types)
+        is_alone = is_known and all(view.fields["base"] == name for view in own)
+        found.append(KtirArgument(
+            name, types[0].element if own else type_.element or type_.kind, bool(own),
+            max((t.shape for t in types), key=prod) if is_alone else None,
+            bool(own) and name in read, bool(own) and name in stored,
+        ))  # fmt: skip
+    return tuple(found)
 
 
 def load_ktir(source: str | os.PathLike[str]) -> KtirProgram:

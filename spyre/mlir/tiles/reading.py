@@ -8,7 +8,7 @@ become blanks first; offsets stay those of the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NoReturn, TypeVar
 
@@ -61,46 +61,33 @@ _TOKEN = re.compile(
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*")
 _SHOWN = 40
 _LONGEST_NUMBER = 64
+_SUMS = ("+", "-")
+_PRODUCTS = ("*", "floordiv", "ceildiv", "mod")
 T = TypeVar("T")
 
 
-def without_comments(text: str) -> str:
-    """``text`` with blanks for comments."""
-    if "//" not in text:
-        return text
-    return _COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else " " * len(m[0]), text)
-
-
 class Reader:
-    """A text as tokens, read from front to back; every error is a `Rejection` with its offset."""
+    """A text as tokens, read from front to back; every error is a `Rejection` with its offset.
+
+    ``kind``, ``text``, ``place``: of the next token.
+    """
 
     def __init__(self, text: str, shift: int = 0) -> None:
-        self.kinds: list[str] = []
-        self.texts: list[str] = []
-        self.places: list[int] = []
+        self._tokens: list[tuple[str, str, int]] = []
         for match in _TOKEN.finditer(text):
             kind = match.lastgroup or "bad"
-            self.kinds.append(kind)
-            self.texts.append(match[kind])
-            self.places.append(match.start(kind) + shift)
+            self._tokens.append((kind, match[kind], match.start(kind) + shift))
             if kind == "end":
                 break
-        self.index = 0
+        self._index = 0
+        self.kind, self.text, self.place = self._tokens[0]
 
-    @property
-    def kind(self) -> str:
-        """Kind of the next token."""
-        return self.kinds[self.index]
-
-    @property
-    def text(self) -> str:
-        """The next token."""
-        return self.texts[self.index]
-
-    @property
-    def place(self) -> int:
-        """Offset of the next token."""
-        return self.places[self.index]
+    def next(self) -> str:
+        """Skip the next token, and return it."""
+        text = self.text
+        self._index += 1
+        self.kind, self.text, self.place = self._tokens[self._index]
+        return text
 
     def fail(self, expected: str) -> NoReturn:
         """Refuse the next token: SPY101 to SPY104."""
@@ -116,35 +103,32 @@ class Reader:
 
     def at(self, *texts: str) -> bool:
         """True if the next tokens are ``texts``."""
-        return all(
-            self.index + k < len(self.texts) and self.texts[self.index + k] == text
-            for k, text in enumerate(texts)
-        )
+        tokens = self._tokens[self._index : self._index + len(texts)]
+        return [text for _, text, _ in tokens] == [*texts]
 
     def accept(self, text: str) -> bool:
         """Skip the next token if it is ``text``."""
-        if self.text != text:
-            return False
-        self.index += 1
-        return True
+        found = self.text == text
+        if found:
+            self.next()
+        return found
 
     def expect(self, text: str) -> None:
         """Skip ``text``, which has to come."""
         if self.text != text:
             self.fail(text)
-        self.index += 1
+        self.next()
 
     def take(self, kind: str, expected: str) -> str:
         """The next token, which has to be of ``kind``."""
         if self.kind != kind:
             self.fail(expected)
-        self.index += 1
-        return self.texts[self.index - 1]
+        return self.next()
 
-    def word(self, expected: str = "a word") -> Name:
+    def word(self) -> Name:
         """A bare word with its place."""
         place = self.place
-        return named(self.take("word", expected), place)
+        return named(self.take("word", "a word"), place)
 
     def name(self) -> Name:
         """``%name``."""
@@ -153,10 +137,7 @@ class Reader:
 
     def location(self) -> str | None:
         """A location, if one comes."""
-        if self.kind != "loc":
-            return None
-        self.index += 1
-        return self.texts[self.index - 1]
+        return self.next() if self.kind == "loc" else None
 
     def listed(self, item: Callable[[], T], end: str) -> tuple[T, ...]:
         """Items with commas up to ``end``, which is skipped."""
@@ -185,14 +166,15 @@ class Reader:
         place, text = self.place, self.text
         if self.kind not in ("word", "angled"):
             self.fail("a type")
-        self.index += 1
+        self.next()
         type_ = read_type(text)
         if type_.kind == "other":
-            raise Rejection(
-                "SPY186", f"'{text[:_SHOWN]}' is no type of KTIR", place,
-                expected="a scalar, tensor<…>, memref<…>, !ktdp.access_tile<…xindex>, "
-                "!ktdp.runtime_arg<…> or !ktdp.tile_future<…>",
-            )  # fmt: skip
+            expected = (
+                "a scalar, tensor<…>, memref<…>, !ktdp.access_tile<…xindex>, "
+                "!ktdp.runtime_arg<…> or !ktdp.tile_future<…>"
+            )
+            message = f"'{text[:_SHOWN]}' is no type of KTIR"
+            raise Rejection("SPY186", message, place, expected=expected)
         if type_.kind == "tile_future":
             parts, groups = type_.details
             if not re.fullmatch(r"#[\w.$-]+", groups):
@@ -228,17 +210,17 @@ class Reader:
 
     def attribute_value(self) -> AttributeValue:
         """A value of an attribute dictionary."""
-        if self.kind == "number" or self.text == "-":
+        kind, text, place = self.kind, self.text, self.place
+        if kind == "number" or text == "-":
             number = self.number()
             return Numeral(number.text, self.type()) if self.accept(":") else number
-        if self.text == "[":
+        if text == "[":
             return self.bracketed(self.attribute_value)
-        if self.text == "{":
+        if text == "{":
             return self.dictionary()
-        kind, text, place = self.kind, self.text, self.place
         if kind not in ("word", "string", "alias", "symbol", "angled"):
             self.fail("an attribute value")
-        self.index += 1
+        self.next()
         if kind == "string":
             return Quoted(unquote(text))
         if kind == "alias":
@@ -250,28 +232,32 @@ class Reader:
 
     def dictionary(self) -> tuple[AttributeEntry, ...]:
         """``{key = value, …}``; SPY117 for a key that is given twice."""
+
+        def entry() -> AttributeEntry:
+            place = self.place
+            if self.kind not in ("word", "string"):
+                self.fail("an attribute")
+            key = unquote(self.text) if self.kind == "string" else self.text
+            self.next()
+            value = self.attribute_value() if self.accept("=") else None
+            return AttributeEntry(key, value, position=place)
+
         self.expect("{")
-        entries = self.listed(self._entry, "}")
+        entries = self.listed(entry, "}")
         check_unique((entry.key, entry.position) for entry in entries)
         return entries
-
-    def _entry(self) -> AttributeEntry:
-        place = self.place
-        if self.kind not in ("word", "string"):
-            self.fail("an attribute")
-        key = unquote(self.text) if self.kind == "string" else self.text
-        self.index += 1
-        value = self.attribute_value() if self.accept("=") else None
-        return AttributeEntry(key, value, position=place)
 
     # --- expressions
 
     def expression(self) -> Expression:
         """An affine expression over values."""
+        first = self._index
         draft = self.draft()
         names: dict[str, Name] = {}
-        _collect(draft, names)
-        dims = {f"%{name}": AffineDim(k) for k, name in enumerate(names)}
+        for kind, text, place in self._tokens[first : self._index]:
+            if kind == "name":
+                names.setdefault(text, named(text[1:], place))
+        dims = {name: AffineDim(k) for k, name in enumerate(names)}
         return Expression(resolve(draft, dims), tuple(names.values()))
 
     def name_or_integer(self) -> Name | int:
@@ -287,59 +273,48 @@ class Reader:
         self.expect(")")
         return found
 
-    def draft(self) -> DraftExpr:
-        """A sum of terms."""
-        left = self._term()
-        while self.text in ("+", "-"):
-            operator, place = Operator(self.text), self.place
-            self.index += 1
-            left = draft_binary(operator, place, left, self._term())
-        return left
+    def draft(self, operators: Sequence[str] = _SUMS) -> DraftExpr:
+        """A sum of terms, or a term: a product of factors."""
 
-    def _term(self) -> DraftExpr:
-        left = self._factor()
-        while self.text in ("*", "floordiv", "ceildiv", "mod"):
-            operator, place = Operator(self.text), self.place
-            self.index += 1
-            left = draft_binary(operator, place, left, self._factor())
+        def operand() -> DraftExpr:
+            return self.draft(_PRODUCTS) if operators is _SUMS else self._factor()
+
+        left = operand()
+        while self.text in operators:
+            place = self.place
+            left = draft_binary(Operator(self.next()), place, left, operand())
         return left
 
     def _factor(self) -> DraftExpr:
         signs = 0  # counted, because a call for each would be too deep
         while self.accept("-"):
             signs += 1
-        found = self._operand()
+        kind, place = self.kind, self.place
+        if self.accept("("):
+            found = self.draft()
+            self.expect(")")
+        elif kind == "number":
+            found = DraftExpr(place, self.integer())
+        elif kind in ("name", "word"):
+            found = DraftExpr(place, self.next())
+        else:
+            self.fail("an affine expression")
         for _ in range(signs):
             found = draft_negation(found)
         return found
 
-    def _operand(self) -> DraftExpr:
-        kind, text, place = self.kind, self.text, self.place
-        if self.accept("("):
-            inside = self.draft()
-            self.expect(")")
-            return inside
-        if kind == "number":
-            return DraftExpr(place, self.integer())
-        if kind not in ("name", "word"):
-            self.fail("an affine expression")
-        self.index += 1
-        return DraftExpr(place, text)
-
-    def identifiers(self, opening: str, closing: str) -> tuple[Name, ...]:
-        """Names of dims or symbols in brackets."""
-        self.expect(opening)
-        return self.listed(self.word, closing)
-
-
-def _collect(draft: DraftExpr, names: dict[str, Name]) -> None:
-    """Add the values that ``draft`` names, in order."""
-    if isinstance(draft.content, tuple):
-        _, left, right = draft.content
-        _collect(left, names)
-        _collect(right, names)
-    elif isinstance(draft.content, str) and draft.content.startswith("%"):
-        names.setdefault(draft.content[1:], named(draft.content[1:], draft.position))
+    def constraint(self) -> tuple[DraftExpr, bool]:
+        """``left >= right``, ``left <= right`` or ``left == right``, as a difference."""
+        left, sign, place = self.draft(), self.text, self.place
+        if sign not in (">=", "<=", "=="):
+            self.fail(">=, <= or ==")
+        self.next()
+        right = self.draft()
+        if sign == "<=":
+            left, right = right, left
+        if right.content == 0:
+            return left, sign == "=="
+        return draft_binary(Operator.SUB, place, left, right), sign == "=="
 
 
 def affine(text: str, place: int) -> AffineMap | AffineSet:
@@ -348,10 +323,8 @@ def affine(text: str, place: int) -> AffineMap | AffineSet:
         return _affine(text)
     except Rejection as rejection:
         fault = rejection.fault
-        raise Rejection(
-            fault.code, fault.message, fault.place + place,
-            expected=fault.expected, found=fault.found,
-        ) from None  # fmt: skip
+        details = {"expected": fault.expected, "found": fault.found}
+        raise Rejection(fault.code, fault.message, fault.place + place, **details) from None
 
 
 @lru_cache(maxsize=4096)
@@ -360,42 +333,30 @@ def _affine(text: str) -> AffineMap | AffineSet:
         raise Rejection("SPY102", "unexpected text", 0, expected="affine_map<…> or affine_set<…>")
     start = text.index("<") + 1
     reader = Reader(text[start:-1], start)
-    dims = reader.identifiers("(", ")")
-    symbols = reader.identifiers("[", "]") if reader.text == "[" else ()
-    names = declared(dims, symbols)
-    if text.startswith("affine_map"):
-        reader.expect("->")
-        reader.expect("(")
+    reader.expect("(")
+    dims = reader.listed(reader.word, ")")
+    symbols = reader.bracketed(reader.word) if reader.text == "[" else ()
+    names, counts = declared(dims, symbols), (len(dims), len(symbols))
+    is_map = text.startswith("affine_map")
+    reader.expect("->" if is_map else ":")
+    reader.expect("(")
+    if is_map:
         results = reader.listed(reader.draft, ")")
         found: AffineMap | AffineSet = AffineMap(
-            len(dims), len(symbols), tuple(resolve(result, names) for result in results)
+            *counts, tuple(resolve(result, names) for result in results)
         )
     else:
-        reader.expect(":")
-        reader.expect("(")
-        drafts = reader.listed(lambda: _constraint(reader), ")")
+        drafts = reader.listed(reader.constraint, ")")
         constraints = tuple(Constraint(resolve(draft, names), equal) for draft, equal in drafts)
-        found = AffineSet(len(dims), len(symbols), constraints)
+        found = AffineSet(*counts, constraints)
     if reader.kind != "end":
         reader.fail(">")
     return found
 
 
-def _constraint(reader: Reader) -> tuple[DraftExpr, bool]:
-    """``left >= right``, ``left <= right`` or ``left == right``, as a difference."""
-    left, sign, place = reader.draft(), reader.text, reader.place
-    if sign not in (">=", "<=", "=="):
-        reader.fail(">=, <= or ==")
-    reader.index += 1
-    right = reader.draft()
-    if sign == "<=":
-        left, right = right, left
-    if right.content == 0:
-        return left, sign == "=="
-    return draft_binary(Operator.SUB, place, left, right), sign == "=="
-
-
 def reader_of(text: str) -> Reader:
-    """Tokens of a whole text; SPY116 for brackets nested too deep."""
+    """Tokens of a whole text, blanks for comments; SPY116 for brackets nested too deep."""
     check_nesting(text)
-    return Reader(without_comments(text))
+    if "//" in text:
+        text = _COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else " " * len(m[0]), text)
+    return Reader(text)

@@ -38,11 +38,13 @@ from spyre.rules import Fault
 
 Faults = Iterator[Fault[int]]
 MOST_TILES = 32
-_INTEGER = "eq ne slt sle sgt sge ult ule ugt uge"
-_FLOAT = "oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno true false"
-PREDICATES = {"arith.cmpi": tuple(_INTEGER.split()), "arith.cmpf": tuple(_FLOAT.split())}
-_FOLDING = "addf mulf maximumf minimumf maxnumf minnumf addi muli maxsi minsi maxui minui"
-COMBINERS = tuple(_FOLDING.split())
+PREDICATES: dict[str, tuple[str, ...]] = {
+    "arith.cmpi": ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"),
+    "arith.cmpf": ("oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult",
+                   "ule", "une", "uno", "true", "false"),
+}  # fmt: skip
+COMBINERS = ("addf", "mulf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi", "muli", "maxsi",
+             "minsi", "maxui", "minui")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,7 @@ class Context:
 
     def attribute(self, key: str) -> Any:
         """Value of an attribute, aliases resolved; None if it is not given."""
-        entry = self.op.attribute(key)
-        return None if entry is None else self.module.resolved(entry.value)
+        return self.module.attribute(self.op, key)
 
     def maker(self, name: str) -> TileOp | None:
         """The operation with a result of this name."""
@@ -84,13 +85,16 @@ class Context:
 
     def written(self, names: Sequence[str], types: Sequence[Type] | None) -> Faults:
         """Values whose types are not those that are written (SPY181, SPY183); None: nothing is."""
-        if types is not None and len(names) != len(types):
-            yield self.fault("SPY183", "values and their types differ in number", len(types),
-                             len(names))  # fmt: skip
+        count, wanted = len(names), len(names) if types is None else len(types)
+        yield from self.equal("SPY183", "values and their types differ in number", wanted, count)
         for name, type_ in zip(names, types or (), strict=False):
-            if self.types[name] != type_:
-                message = f"%{name} has another type than is written"
-                yield self.fault("SPY181", message, type_, self.types[name])
+            message = f"%{name} has another type than is written"
+            yield from self.equal("SPY181", message, type_, self.types[name])
+
+    def equal(self, code: str, message: str, expected: object, found: object) -> Faults:
+        """A fault if two things differ."""
+        if expected != found:
+            yield self.fault(code, message, expected, found)
 
     def fault(
         self, code: str, message: str, expected: object = "", found: object = ""
@@ -105,10 +109,8 @@ def grid_of(function: TileFunction) -> tuple[tuple[int, ...], list[Fault[int]]]:
     entry = next((e for e in function.attributes if e.key == "grid"), None)
     if entry is None:
         return (1,), []
-    values = entry.value if isinstance(entry.value, tuple) else ()
-    extents = tuple(v.value for v in values if isinstance(v, Numeral) and isinstance(v.value, int))
-    sound = 1 <= len(extents) <= 3 and len(extents) == len(values) and min(extents) > 0
-    if sound and prod(extents) <= MOST_TILES:
+    extents = integers(entry.value) or ()
+    if 1 <= len(extents) <= 3 and min(extents) > 0 and prod(extents) <= MOST_TILES:
         return extents, []
     expected = f"1 to 3 positive extents, at most {MOST_TILES} tiles in all"
     found = "×".join(map(str, extents)) or "no integers"
@@ -119,10 +121,9 @@ def attribute_faults(module: TileModule, value: Any, place: int) -> Faults:
     """Aliases that are not defined (SPY134), wrong memory spaces and annotations of a value."""
     if isinstance(value, tuple):
         for item in value:
-            own = item.position if isinstance(item, AttributeEntry) else place
-            yield from attribute_faults(
-                module, item.value if isinstance(item, AttributeEntry) else item, own
-            )
+            yield from attribute_faults(module, item, place)
+    elif isinstance(value, AttributeEntry):
+        yield from attribute_faults(module, value.value, value.position)
     elif isinstance(value, Alias):
         if module.resolved(value) is None:
             yield Fault("SPY134", place, f"{value} is not defined", "an alias of this text")
@@ -133,18 +134,14 @@ def attribute_faults(module: TileModule, value: Any, place: int) -> Faults:
 
 
 def _type_faults(module: TileModule, type_: Type, place: int) -> Faults:
-    layouts = ("strided<", "affine_map<")
-    if type_.kind == "memref" and type_.details and not type_.details[0].startswith(layouts):
-        yield from _space_faults(type_.details[0], place)
-    if type_.kind == "runtime_arg":
-        for key, value in type_.details:
-            if value <= 0:
-                message = f"{key} of a runtime_arg is not positive"
-                yield Fault("SPY126", place, message, "a positive integer", str(value))
-    if type_.kind == "tile_future":
-        groups = type_.details[1]
-        if groups.startswith("#") and module.resolved(Alias(groups[1:])) is None:
-            yield Fault("SPY134", place, f"{groups} is not defined", "an alias of this text")
+    for detail in type_.details:
+        if type_.kind == "runtime_arg" and detail[1] <= 0:
+            message = f"{detail[0]} of a runtime_arg is not positive"
+            yield Fault("SPY126", place, message, "a positive integer", str(detail[1]))
+        elif type_.kind == "memref" and not detail.startswith(("strided<", "affine_map<")):
+            yield from _space_faults(detail, place)
+        elif type_.kind == "tile_future" and detail[:1] == "#":
+            yield from attribute_faults(module, Alias(detail[1:]), place)
 
 
 def _space_faults(text: str, place: int) -> Faults:
@@ -164,55 +161,53 @@ def _tile_id(context: Context) -> Faults:
         message = f"{count} tile ids for a grid of {'×'.join(map(str, grid))}"
         yield context.fault("SPY188", message, f"{len(grid)} results, or extents of 1", count)
     for type_ in context.type("result"):
-        if type_.kind != "index":
-            yield context.fault("SPY182", "a tile id is an index", "index", type_)
+        yield from context.equal("SPY182", "a tile id is an index", "index", str(type_))
 
 
 def _view(context: Context) -> Faults:
+    """The coordinate set of a view that is not part of another restates its sizes."""
     type_, sizes = context.type("result"), context.op.fields["sizes"]
     for k, (size, extent) in enumerate(zip(sizes, type_.shape, strict=True)):
-        if isinstance(size, int) and size != extent:
-            yield context.fault("SPY184", f"size {k} is not that of the type", extent, size)
+        if isinstance(size, int):
+            yield from context.equal("SPY184", f"size {k} is not that of the type", extent, size)
     space = context.op.attribute("memory_space")
     if space is not None and "memory_space<" not in str(space.value):
         yield from _space_faults(str(space.value), context.op.position)
-    yield from _coordinates(context, type_, sizes)
-
-
-def _coordinates(context: Context, type_: Type, sizes: tuple[Any, ...]) -> Faults:
-    """The coordinate set of a view that is not part of another restates its sizes."""
     points = context.attribute("coordinate_set")
-    if not isinstance(points, AffineSet):
-        if points is not None:
-            yield context.fault("SPY187", "coordinate_set is no set", "affine_set<…>", points)
+    if points is None:
         return
-    if points.n_dims != len(sizes):
+    if not isinstance(points, AffineSet):
+        yield context.fault("SPY187", "coordinate_set is no set", "affine_set<…>", points)
+    elif points.n_dims != len(sizes):
         message = "coordinate_set has another number of dims than the view"
         yield context.fault("SPY183", message, len(sizes), points.n_dims)
-    elif not points.n_symbols and (box := points.box(())) is not None:
-        extents = tuple(int(high - low) + 1 for low, high in box)
-        if any(e is not None and e != x for e, x in zip(type_.shape, extents, strict=True)):
-            yield context.fault("SPY195", "coordinate_set and sizes differ", type_, extents)
+    elif not _fits(type_, extents := _extents(points)):
+        yield context.fault("SPY195", "coordinate_set and sizes differ", type_, extents)
+
+
+def _extents(points: AffineSet) -> tuple[int, ...] | None:
+    """Extents of a box without symbols; None of other sets."""
+    box = None if points.n_symbols else points.box(())
+    return None if box is None else tuple(int(high - low) + 1 for low, high in box)
+
+
+def _fits(type_: Type, extents: Sequence[int] | None) -> bool:
+    """True if the extents are those of a type, where both are known."""
+    pairs = zip(type_.shape, extents or type_.shape, strict=True)
+    return all(own is None or own == extent for own, extent in pairs)
 
 
 def _distributed(context: Context) -> Faults:
     result = context.type("result")
     for view in context.type("views"):
-        if view.element != result.element or len(view.shape) != len(result.shape):
+        if view.element != result.element or view.rank != result.rank:
             message = "a part has another element type or rank than the whole"
             yield context.fault("SPY181", message, result, view)
 
 
-def _symbols(context: Context, points: AffineSet, key: str) -> Faults:
-    symbols = context.op.fields.get("symbols", ())
-    if points.n_symbols != len(symbols):
-        message = f"{key} and symbols(…) differ in number"
-        yield context.fault("SPY183", message, points.n_symbols, len(symbols))
-
-
 def _access_tile(context: Context) -> Faults:
-    view, indices = context.type("view"), context.op.fields["indices"]
-    base_map, rank = context.attribute("base_map"), len(view.shape)
+    rank, indices = context.type("view").rank, context.op.fields["indices"]
+    base_map = context.attribute("base_map")
     operands = base_map.n_dims if isinstance(base_map, AffineMap) else rank
     if len(indices) != operands:
         message = f"{len(indices)} indices for a view of {rank} dims"
@@ -226,7 +221,7 @@ def _access_tile(context: Context) -> Faults:
 def _tile_shape(context: Context, prefix: str, rank: int) -> Faults:
     """The set's extents in the given order are the shape of the access tile."""
     points, order = context.attribute(f"{prefix}_set"), context.attribute(f"{prefix}_order")
-    tile = context.type("result")
+    tile, count = context.type("result"), len(context.op.fields.get("symbols", ()))
     if tile.kind != "access_tile":
         yield context.fault("SPY182", "the result is no access tile", "!ktdp.access_tile<…>", tile)
         return
@@ -234,8 +229,9 @@ def _tile_shape(context: Context, prefix: str, rank: int) -> Faults:
         expected = f"{prefix}_set = affine_set<…>"
         yield context.fault("SPY187", f"{prefix}_set is missing", expected, points)
         return
-    yield from _symbols(context, points, f"{prefix}_set")
-    if points.n_dims != rank or len(tile.shape) != points.n_dims:
+    message = f"{prefix}_set and symbols(…) differ in number"
+    yield from context.equal("SPY183", message, points.n_symbols, count)
+    if points.n_dims != rank or tile.rank != rank:
         found = f"{points.n_dims} dims, {tile}"
         yield context.fault("SPY183", f"{prefix}_set has another rank", f"{rank} dims", found)
         return
@@ -246,30 +242,25 @@ def _tile_shape(context: Context, prefix: str, rank: int) -> Faults:
             yield context.fault("SPY187", f"{prefix}_order is no permutation", permutation, order)
             return
         permutation = given
-    box = points.box(()) if not points.n_symbols else None
-    if box is None:
-        return
-    extents = tuple(int(box[k][1] - box[k][0]) + 1 for k in permutation)
-    if any(e is not None and e != x for e, x in zip(tile.shape, extents, strict=True)):
-        shown = "x".join(map(str, extents))
+    extents = _extents(points)
+    if extents is not None and not _fits(tile, own := [extents[k] for k in permutation]):
+        shown = "x".join(map(str, own))
         yield context.fault("SPY185", f"{prefix}_set has other extents than the type", tile, shown)
 
 
 def _indirect_tile(context: Context) -> Faults:
     fields = context.op.fields
     subscripts, memrefs = fields["subscripts"], fields["!memrefs"]
-    views = [fields["view"], *(s.view for s in subscripts if s.view is not None)]
-    yield from context.written(views, memrefs)
-    if len(memrefs) != len(views):
+    indirect = [s for s in subscripts if s.view is not None]
+    yield from context.written([fields["view"], *(s.view for s in indirect)], memrefs)
+    if len(memrefs) != len(indirect) + 1:
         return
-    if len(subscripts) != len(memrefs[0].shape):
-        message = f"{len(subscripts)} subscripts for a view of {len(memrefs[0].shape)} dims"
-        yield context.fault("SPY183", message, len(memrefs[0].shape), len(subscripts))
-    indirect = (s for s in subscripts if s.view is not None)
+    message = f"{len(subscripts)} subscripts for a view of {memrefs[0].rank} dims"
+    yield from context.equal("SPY183", message, memrefs[0].rank, len(subscripts))
     for subscript, written in zip(indirect, memrefs[1:], strict=True):
-        if len(subscript.expressions) != len(written.shape):
+        if len(subscript.expressions) != written.rank:
             message = f"{len(subscript.expressions)} indices for %{subscript.view}"
-            yield context.fault("SPY183", message, f"{len(written.shape)} indices")
+            yield context.fault("SPY183", message, f"{written.rank} indices")
     yield from _tile_shape(context, "variables_space", len(fields["^variables"]))
 
 
@@ -288,18 +279,16 @@ def _aliasing(context: Context) -> Faults:
     tile = context.maker(context.op.fields["tile"])
     view = context.maker(tile.fields["view"]) if tile and "view" in tile.fields else None
     if view is None or "strides" not in view.fields or None in view.fields["!result"].shape:
-        return  # a tile ends where a view of unknown sizes does
-    shape = context.type("value").shape
-    order = None if tile is None else tile.attribute("access_tile_order")
-    map_ = None if order is None else context.module.resolved(order.value)
+        return
+    assert tile is not None
+    shape, strides = context.type("tile").shape, view.fields["strides"]
+    map_ = context.module.attribute(tile, "access_tile_order")
     permutation = map_.permutation if isinstance(map_, AffineMap) else range(len(shape))
-    strides = view.fields["strides"]
     if permutation is None or not all(isinstance(s, int) for s in strides) or None in shape:
         return
-    steps = sorted((strides[d], shape[k]) for k, d in enumerate(permutation) if shape[k] > 1)
     reach = 0
-    for stride, extent in steps:
-        if stride <= reach:
+    for stride, extent in sorted((strides[d], shape[k]) for k, d in enumerate(permutation)):
+        if extent > 1 and stride <= reach:
             message = "the view's strides overlap, so that elements are written twice"
             yield context.fault("SPY192", message, f"a stride above {reach}", stride)
             return
@@ -307,21 +296,17 @@ def _aliasing(context: Context) -> Faults:
 
 
 def _extract_argument(context: Context) -> Faults:
-    argument, result, field = (
-        context.type("argument"),
-        context.type("result"),
-        context.op.fields["field"].text,
-    )
+    argument, result = context.type("argument"), context.type("result")
+    field = context.op.fields["field"].text
     annotations = dict(argument.details) if argument.kind == "runtime_arg" else {}
+    wanted = argument.element if field == "value" else "index"
     if field not in ("value", "granularity", "upperbound"):
         expected = "value, granularity or upperbound"
         yield context.fault("SPY128", "this cannot be extracted", expected, field)
     elif field != "value" and field not in annotations:
         yield context.fault("SPY139", f"the argument has no {field}", argument)
-    else:
-        wanted = argument.element if field == "value" else "index"
-        if result.kind not in {"int": INTEGERS, "float": FLOATS}.get(wanted, (wanted,)):
-            yield context.fault("SPY138", f"type of the {field}", wanted, result)
+    elif result.kind not in {"int": INTEGERS, "float": FLOATS}.get(wanted, (wanted,)):
+        yield context.fault("SPY138", f"type of the {field}", wanted, result)
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -329,15 +314,16 @@ def _extract_argument(context: Context) -> Faults:
 
 def _constant(context: Context) -> Faults:
     value, type_ = context.op.fields["value"], context.op.fields.get("!result")
+    text = value.text
     if type_ is None:
-        if not (isinstance(value, Opaque) and value.text in ("true", "false")):
+        if text not in ("true", "false"):
             yield context.fault("SPY182", "a constant has no type", ": index, f32, …", value)
         return
-    is_dense = isinstance(value, Opaque) and value.text.startswith("dense<")
+    is_dense = text.startswith("dense<")
     if is_dense != (type_.kind == "tensor"):
         yield context.fault("SPY182", "value and type do not fit", "dense<…> : tensor<…>", type_)
-    elif is_dense and value.text[6:].strip()[:1] == "[":
-        given = len(value.text.split(","))
+    elif is_dense and text[6:].strip()[:1] == "[":
+        given = len(text.split(","))
         if given != type_.count:
             yield context.fault("SPY184", "numbers and elements differ", type_, given)
     elif isinstance(value, Numeral) and not -(2**63) <= value.value < 2**64:
@@ -347,150 +333,18 @@ def _constant(context: Context) -> Faults:
 
 
 def _predicate(context: Context) -> Faults:
-    given = context.op.fields["predicate"].text
-    if given not in PREDICATES[context.op.name]:
-        expected = f"one of {', '.join(PREDICATES[context.op.name])}"
-        yield context.fault("SPY187", "unknown predicate", expected, given)
+    given, known = context.op.fields["predicate"].text, PREDICATES[context.op.name]
+    if given not in known:
+        yield context.fault("SPY187", "unknown predicate", f"one of {', '.join(known)}", given)
 
 
 def _select(context: Context) -> Faults:
     fields, types = context.op.fields, context.op.fields["!types"]
-    names = [fields["a"], fields["b"], fields["condition"]]
-    yield from context.written(
-        names[: len(types) + 1], (types[-1], types[-1], types[0])[: len(types) + 1]
-    )
+    names, count = [fields["a"], fields["b"], fields["condition"]], len(types) + 1
+    yield from context.written(names[:count], (types[-1], types[-1], types[0])[:count])
     condition = context.types[fields["condition"]]
     if condition.scalar != "i1" or (condition.shape and condition.shape != types[-1].shape):
         yield context.fault("SPY182", "the condition is no i1 of this shape", "i1", condition)
-
-
-# --- linalg -----------------------------------------------------------------------------------
-
-
-def _integers(value: Any) -> tuple[int, ...] | None:
-    """Integers of an attribute; None if it is something else."""
-    items = value if isinstance(value, tuple) else ()
-    numbers = tuple(int(item.value) for item in items if isinstance(item, Numeral))
-    return numbers if len(numbers) == len(items) and isinstance(value, tuple) else None
-
-
-def _broadcast(context: Context) -> Faults:
-    (source,), (target,) = context.type("ins"), context.type("outs")
-    dims = _integers(context.op.fields["dimensions"])
-    kept = tuple(e for k, e in enumerate(target.shape) if k not in (dims or ()))
-    if dims is None or kept != source.shape or source.element != target.element:
-        message = f"dimensions {dims} do not lead from ins to outs"
-        yield context.fault("SPY184", message, f"ins of {kept}", f"{source}, {target}")
-
-
-def _transpose(context: Context) -> Faults:
-    (source,), (target,) = context.type("ins"), context.type("outs")
-    order = _integers(context.op.fields["permutation"])
-    if order is None or sorted(order) != list(range(len(source.shape))):
-        expected = f"each of 0 … {len(source.shape) - 1} once"
-        yield context.fault("SPY187", "permutation is none", expected, order)
-    elif tuple(source.shape[k] for k in order) != target.shape or source.element != target.element:
-        yield context.fault("SPY184", "outs does not have the permuted shape", source, target)
-
-
-def _equal(context: Context) -> Faults:
-    for type_ in (*context.type("ins")[1:], *context.type("outs")):
-        if type_ != context.type("ins")[0]:
-            yield context.fault("SPY184", "operands differ in type", context.type("ins")[0], type_)
-
-
-def _reduce(context: Context) -> Faults:
-    dims, combiner = _integers(context.op.fields["dimensions"]), context.op.fields.get("combiner")
-    ins, outs = context.type("ins"), context.type("outs")
-    if combiner is None and not context.op.regions:
-        yield context.fault("SPY187", "there is no combiner", "{ arith.addf } or a region")
-    if combiner is not None and combiner.text.removeprefix("arith.") not in COMBINERS:
-        expected = f"arith.{', arith.'.join(COMBINERS)}"
-        yield context.fault("SPY187", "this is no combiner", expected, combiner)
-    if len(ins) != len(outs):
-        yield context.fault("SPY183", "ins and outs differ in number", len(ins), len(outs))
-    integral = combiner is not None and combiner.text.removeprefix("arith.")[-1] != "f"
-    for type_ in ins if combiner is not None else ():
-        if integral != (type_.element in INTEGERS):
-            yield context.fault("SPY182", f"{combiner} does not take these elements", found=type_)
-    for source, target in zip(ins, outs, strict=False):
-        rank = len(source.shape)
-        if dims is None or not all(0 <= d < rank for d in dims) or len({*dims}) != len(dims):
-            expected = f"distinct dims below {rank}"
-            yield context.fault("SPY187", "dimensions are wrong", expected, dims)
-        elif tuple(e for k, e in enumerate(source.shape) if k not in dims) != target.shape:
-            yield context.fault("SPY184", f"outs is not ins without dims {dims}", source, target)
-
-
-def _matmul(context: Context) -> Faults:
-    ins, outs = context.type("ins"), context.type("outs")
-    rank = 3 if context.op.name.endswith("batch_matmul") else 2
-    if len(ins) != 2 or len(outs) != 1 or any(len(t.shape) != rank for t in (*ins, *outs)):
-        yield context.fault("SPY183", "operands", f"two ins and one outs of rank {rank}")
-        return
-    if others := [t for t in (*ins, *outs) if t.element not in FLOATS]:
-        yield context.fault("SPY182", "elements", " or ".join(FLOATS), others[0])
-    (*batch, m, k), (*other, inner, n) = (t.shape for t in ins)
-    if k != inner or batch != other or outs[0].shape != (*batch, m, n):
-        shown = ", ".join(map(str, (*ins, *outs)))
-        yield context.fault("SPY184", "sizes do not fit", "m×k, k×n and m×n", shown)
-
-
-def _generic(context: Context) -> Faults:
-    maps, iterators = context.attribute("indexing_maps"), context.attribute("iterator_types")
-    types = (*context.type("ins"), *context.op.fields.get("!outs", ()))
-    resolved = [context.module.resolved(m) for m in maps or ()]
-    if len(resolved) != len(types) or not all(isinstance(m, AffineMap) for m in resolved):
-        yield context.fault("SPY183", "indexing_maps", f"{len(types)} maps", len(resolved))
-        return
-    kinds = [k.text for k in iterators or () if isinstance(k, Quoted)]
-    n_dims = {m.n_dims for m in resolved}
-    if n_dims != {len(kinds)} or not {*kinds} <= {"parallel", "reduction"}:
-        expected = f"{max(n_dims)} of parallel or reduction"
-        yield context.fault("SPY183", "iterator_types", expected, kinds)
-        return
-    extents: dict[int, int | None] = {}
-    for map_, type_ in zip(resolved, types, strict=True):
-        if len(map_.results) != len(type_.shape):
-            yield context.fault("SPY183", "a map has another rank than its operand", type_, map_)
-            continue
-        for result, extent in zip(map_.results, type_.shape, strict=True):
-            if (d := getattr(result, "index", None)) is not None and extents.setdefault(
-                d, extent
-            ) != extent:
-                yield context.fault("SPY184", f"dim d{d} has two extents", extents[d], extent)
-
-    for map_, type_ in zip(resolved, types, strict=True):
-        for result, extent in zip(map_.results, type_.shape, strict=False):
-            last = _last(result, [extents.get(d) for d in range(map_.n_dims)])
-            if last is not None and extent is not None and last >= extent:
-                yield context.fault("SPY184", f"{result} leaves its operand", type_, last)
-
-
-def _last(expr: Any, extents: Sequence[int | None]) -> int | None:
-    """The largest value of a linear expression; None if it is not known."""
-    slopes = [slope_along(expr, d) for d in range(len(extents))]
-    if None in slopes or any(
-        slope and extent is None for slope, extent in zip(slopes, extents, strict=True)
-    ):
-        return None
-    ends = [
-        (extent or 1) - 1 if (slope or 0) > 0 else 0
-        for slope, extent in zip(slopes, extents, strict=True)
-    ]
-    found: int = fold(expr, ends, (), INTEGER_ARITHMETIC)
-    return found
-
-
-def _index(context: Context) -> Faults:
-    """linalg.index is in a linalg.generic that has the dim."""
-    around = (o for o in context.function.walk() if o.name == "linalg.generic")
-    op = next((o for o in around if any(i is context.op for i in o.inside())), None)
-    iterators = op.attribute("iterator_types") if op is not None else None
-    rank = len(iterators.value) if iterators is not None else 0
-    dim = getattr(context.op.fields["dim"], "value", -1)
-    if not 0 <= dim < rank:
-        yield context.fault("SPY187", "no iterator has this number", f"0 to {rank - 1}", dim)
 
 
 def _width(context: Context) -> Faults:
@@ -508,25 +362,147 @@ def _static(context: Context) -> Faults:
         yield context.fault("SPY182", "sizes of tiles are static", "tensor<…> without ?", type_)
 
 
-def _branches(context: Context) -> Faults:
-    if context.op.fields.get("!result") and len(context.op.regions) != 2:
-        yield context.fault("SPY183", "results need both branches", "else { … }")
+# --- linalg -----------------------------------------------------------------------------------
+
+
+def integers(value: Any) -> tuple[int, ...] | None:
+    """Integers of an attribute; None if it is something else."""
+    items = [getattr(item, "value", None) for item in value] if isinstance(value, tuple) else [None]
+    found = tuple(item for item in items if isinstance(item, int))
+    return found if len(found) == len(items) else None
+
+
+def _broadcast(context: Context) -> Faults:
+    (source,), (target,) = context.type("ins"), context.type("outs")
+    dims = integers(context.op.fields["dimensions"])
+    kept = tuple(e for k, e in enumerate(target.shape) if k not in (dims or ()))
+    if dims is None or kept != source.shape or source.element != target.element:
+        message = f"dimensions {dims} do not lead from ins to outs"
+        yield context.fault("SPY184", message, f"ins of {kept}", f"{source}, {target}")
+
+
+def _transpose(context: Context) -> Faults:
+    (source,), (target,) = context.type("ins"), context.type("outs")
+    order = integers(context.op.fields["permutation"])
+    if order is None or sorted(order) != list(range(source.rank)):
+        expected = f"each of 0 … {source.rank - 1} once"
+        yield context.fault("SPY187", "permutation is none", expected, order)
+    elif tuple(source.shape[k] for k in order) != target.shape or source.element != target.element:
+        yield context.fault("SPY184", "outs does not have the permuted shape", source, target)
+
+
+def _equal(context: Context) -> Faults:
+    types = (*context.type("ins"), *context.type("outs"))
+    for type_ in types[1:]:
+        yield from context.equal("SPY184", "operands differ in type", types[0], type_)
+
+
+def _reduce(context: Context) -> Faults:
+    dims, combiner = integers(context.op.fields["dimensions"]), context.op.fields.get("combiner")
+    ins, outs = context.type("ins"), context.type("outs")
+    if combiner is not None:
+        name = combiner.text.removeprefix("arith.")
+        if name not in COMBINERS:
+            expected = f"arith.{', arith.'.join(COMBINERS)}"
+            yield context.fault("SPY187", "this is no combiner", expected, combiner)
+        for type_ in ins:
+            if (name[-1] != "f") != (type_.element in INTEGERS):
+                message = f"{combiner} does not take these elements"
+                yield context.fault("SPY182", message, found=type_)
+    elif not context.op.regions:
+        yield context.fault("SPY187", "there is no combiner", "{ arith.addf } or a region")
+    yield from context.equal("SPY183", "ins and outs differ in number", len(ins), len(outs))
+    for source, target in zip(ins, outs, strict=False):
+        rank = source.rank
+        if dims is None or not all(0 <= d < rank for d in dims) or len({*dims}) != len(dims):
+            expected = f"distinct dims below {rank}"
+            yield context.fault("SPY187", "dimensions are wrong", expected, dims)
+        elif tuple(e for k, e in enumerate(source.shape) if k not in dims) != target.shape:
+            yield context.fault("SPY184", f"outs is not ins without dims {dims}", source, target)
+
+
+def _matmul(context: Context) -> Faults:
+    ins, outs = context.type("ins"), context.type("outs")
+    rank, every = 3 if context.op.name.endswith("batch_matmul") else 2, (*ins, *outs)
+    if len(ins) != 2 or len(outs) != 1 or any(t.rank != rank for t in every):
+        yield context.fault("SPY183", "operands", f"two ins and one outs of rank {rank}")
+        return
+    if others := [t for t in every if t.element not in FLOATS]:
+        yield context.fault("SPY182", "elements", " or ".join(FLOATS), others[0])
+    (*batch, m, k), (*other, inner, n) = (t.shape for t in ins)
+    if k != inner or batch != other or outs[0].shape != (*batch, m, n):
+        shown = ", ".join(map(str, every))
+        yield context.fault("SPY184", "sizes do not fit", "m×k, k×n and m×n", shown)
+
+
+def _generic(context: Context) -> Faults:
+    iterators = context.attribute("iterator_types")
+    types = (*context.type("ins"), *context.op.fields.get("!outs", ()))
+    maps = [context.module.resolved(m) for m in context.attribute("indexing_maps") or ()]
+    if len(maps) != len(types) or not all(isinstance(m, AffineMap) for m in maps):
+        yield context.fault("SPY183", "indexing_maps", f"{len(types)} maps", len(maps))
+        return
+    kinds = [k.text for k in iterators or () if isinstance(k, Quoted)]
+    n_dims = {m.n_dims for m in maps}
+    if n_dims != {len(kinds)} or not {*kinds} <= {"parallel", "reduction"}:
+        expected = f"{max(n_dims)} of parallel or reduction"
+        yield context.fault("SPY183", "iterator_types", expected, kinds)
+        return
+    extents: dict[int, int | None] = {}
+    pairs = list(zip(maps, types, strict=True))
+    for map_, type_ in pairs:
+        if len(map_.results) != type_.rank:
+            yield context.fault("SPY183", "a map has another rank than its operand", type_, map_)
+            continue
+        for result, extent in zip(map_.results, type_.shape, strict=True):
+            if (d := getattr(result, "index", None)) is not None:
+                known, message = extents.setdefault(d, extent), f"dim d{d} has two extents"
+                yield from context.equal("SPY184", message, known, extent)
+    sizes = [extents.get(d) for d in range(len(kinds))]
+    for map_, type_ in pairs:
+        for result, extent in zip(map_.results, type_.shape, strict=False):
+            last = _last(result, sizes)
+            if last is not None and extent is not None and last >= extent:
+                yield context.fault("SPY184", f"{result} leaves its operand", type_, last)
+
+
+def _last(expr: Any, extents: Sequence[int | None]) -> int | None:
+    """The largest value of a linear expression; None if it is not known."""
+    ends = []
+    for d, extent in enumerate(extents):
+        slope = slope_along(expr, d)
+        if slope is None or (slope and extent is None):
+            return None
+        ends.append((extent or 1) - 1 if slope > 0 else 0)
+    found: int = fold(expr, ends, (), INTEGER_ARITHMETIC)
+    return found
+
+
+def _index(context: Context) -> Faults:
+    """linalg.index is in a linalg.generic that has the dim."""
+    around = (o for o in context.function.walk() if o.name == "linalg.generic")
+    op = next((o for o in around if any(i is context.op for i in o.inside())), None)
+    rank = len(context.module.attribute(op, "iterator_types") or ()) if op is not None else 0
+    dim = getattr(context.op.fields["dim"], "value", -1)
+    if not 0 <= dim < rank:
+        yield context.fault("SPY187", "no iterator has this number", f"0 to {rank - 1}", dim)
+
+
+# --- tensors and control ----------------------------------------------------------------------
 
 
 def _slice(context: Context) -> Faults:
     source, target = context.type("value"), context.type("result")
     if context.op.name == "tensor.insert_slice":
         source, target = target, source
-    fields, rank = context.op.fields, len(source.shape)
-    groups = [fields["offsets"], fields["sizes"], fields["strides"]]
-    if any(len(group) != rank for group in groups):
-        yield context.fault("SPY183", "offsets, sizes and strides", f"{rank} each")
+    groups = [context.op.fields[key] for key in ("offsets", "sizes", "strides")]
+    if any(len(group) != source.rank for group in groups):
+        yield context.fault("SPY183", "offsets, sizes and strides", f"{source.rank} each")
         return
     if source.element != target.element or not all(isinstance(s, int) for s in groups[1]):
-        yield context.fault(
-            "SPY184", "sizes of slices are static, elements the same", source, target
-        )
-    elif prod(groups[1]) != prod(e or 0 for e in target.shape):
+        message = "sizes of slices are static, elements the same"
+        yield context.fault("SPY184", message, source, target)
+    elif prod(groups[1]) != target.count:
         yield context.fault("SPY184", "the slice has another shape", groups[1], target)
     for k, (offset, size, stride) in enumerate(zip(*groups, strict=True)):
         extent = source.shape[k]
@@ -538,12 +514,17 @@ def _slice(context: Context) -> Faults:
                 yield context.fault("SPY184", f"dim {k} of the slice ends outside", extent, last)
 
 
+def _branches(context: Context) -> Faults:
+    if context.op.fields.get("!result") and len(context.op.regions) != 2:
+        yield context.fault("SPY183", "results need both branches", "else { … }")
+
+
 def _for(context: Context) -> Faults:
     fields = context.op.fields
     kind = fields["!T"].kind if "!T" in fields else "index"
     for key in ("lower", "upper", "step"):
-        if (found := context.types[fields[key]]).kind != kind:
-            yield context.fault("SPY181", f"%{fields[key]} has another type", kind, found)
+        found, message = context.types[fields[key]].kind, f"%{fields[key]} has another type"
+        yield from context.equal("SPY181", message, kind, found)
     yield from context.written(fields.get("inits", ()), fields.get("!types", ()))
 
 
@@ -578,9 +559,7 @@ def _equation(context: Context, left: str, right: str) -> Faults:
     if found == expected:
         return
     (field, _, name), other = left.lstrip("%#").partition("."), right.partition(".")[0].lstrip("#")
-    if not name:
-        name = "number"
-    message = f"{name} of {field}"
+    message = f"{name or 'number'} of {field}"
     if "." in right or right[0] == "#":
         message += f" and of {other} differ"
         found, expected = (

@@ -44,14 +44,12 @@ BITS = {"f16": 16, "bf16": 16, "f32": 32, "!spyreop.df16": 16, "index": 64, "si3
     f"i{bits}": bits for bits in (1, 8, 16, 32, 64)
 }
 _SHAPED = re.compile(
-    r"(tensor|memref|!ktdp\.access_tile|)\s*<\s*((?:(?:\d+|\?)\s*x\s*)*)([!\w.]+)\s*(?:,\s*(.*))?>",
-    re.S,
+    r"(tensor|memref|!ktdp\.access_tile|) ?< ?((?:(?:\d+|\?) ?x ?)*)([!\w.]+) ?(?:, ?(.*))?>"
 )
 _RUNTIME = re.compile(
-    r"(?:!ktdp\.runtime_arg)?<\s*([a-z]\w*)"
-    r"((?:\s*,\s*(?:granularity|upperbound)\s*=\s*-?\d+)*)\s*>"
+    r"(?:!ktdp\.runtime_arg)?< ?([a-z]\w*)((?: ?, ?(?:granularity|upperbound) ?= ?-?\d+)*) ?>"
 )
-_FUTURE = re.compile(r"(?:!ktdp\.tile_future)?\s*<(.*?),\s*groups\s*=\s*(.*)>", re.S)
+_FUTURE = re.compile(r"(?:!ktdp\.tile_future)? ?<(.*?), ?groups ?= ?(.*)>")
 _LARGEST_EXTENT = 2**63
 
 
@@ -60,8 +58,8 @@ class Type:
     """A type: ``kind`` is the name of a scalar type, or ``tensor``, ``memref``, ``access_tile``,
     ``runtime_arg``, ``tile_future`` or ``other``.
 
-    ``shape``: extents, None where the text has ``?``. ``element``: of shaped types; the wrapped
-    type of a runtime_arg. ``details``: memory space, annotations, or parts and groups of a future.
+    ``shape``: extents, None where the text has ``?``. ``element``: of shaped types and of
+    runtime_arg. ``details``: memory space, annotations, or parts and groups of a future.
     ``text``: as written, with single blanks.
     """
 
@@ -99,16 +97,13 @@ class Type:
 
     def with_element(self, element: str) -> Type:
         """The same shape over another element type."""
-        return tensor_type(self.shape, element) if self.kind == "tensor" else read_type(element)
+        if self.kind != "tensor":
+            return read_type(element)
+        dims = "".join(f"{'?' if extent is None else extent}x" for extent in self.shape)
+        return read_type(f"tensor<{dims}{element}>")
 
     def __str__(self) -> str:
         return self.text
-
-
-def tensor_type(shape: tuple[int | None, ...], element: str) -> Type:
-    """``tensor<…xelement>``."""
-    dims = "".join(f"{'?' if extent is None else extent}x" for extent in shape)
-    return Type("tensor", shape, element, text=f"tensor<{dims}{element}>")
 
 
 @lru_cache(maxsize=4096)
@@ -179,10 +174,8 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted:
+class Quoted(Opaque):
     """A string."""
-
-    text: str
 
 
 AttributeValue = Any
@@ -214,6 +207,10 @@ class Subscript:
 
     view: Name | None
     expressions: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        inside = ", ".join(map(str, self.expressions))
+        return f"({inside})" if self.view is None else f"ind(%{self.view}[{inside}])"
 
 
 # --- operations, functions, modules -------------------------------------------------------------
@@ -275,8 +272,7 @@ def names_in(value: Any) -> Iterator[Name]:
     elif isinstance(value, Expression):
         yield from value.names
     elif isinstance(value, Subscript):
-        yield from names_in(value.view)
-        yield from names_in(value.expressions)
+        yield from names_in((value.view, value.expressions))
     elif isinstance(value, tuple):
         for item in value:
             yield from names_in(item)
@@ -312,8 +308,7 @@ def walk(body: tuple[TileOp, ...]) -> Iterator[TileOp]:
     """Every operation of ``body`` in textual order, before those of its regions."""
     for op in body:
         yield op
-        for region in op.regions:
-            yield from walk(region.body)
+        yield from op.inside()
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +340,11 @@ class TileModule(SyntaxNode):
         if not isinstance(value, Alias):
             return value
         return next((a.value for a in self.aliases if a.name == value.name), None)
+
+    def attribute(self, op: TileOp, key: str) -> AttributeValue:
+        """Value of an attribute, aliases resolved; None if it is not given."""
+        entry = op.attribute(key)
+        return None if entry is None else self.resolved(entry.value)
 
 
 @dataclass(frozen=True, slots=True)

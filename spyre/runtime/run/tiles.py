@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import codes_to_bytes, decode_device, encode_device
-from spyre.errors import Finding, LaunchError, Severity, ValidationError
+from spyre.dtypes import codes_to_bytes, encode_device
+from spyre.errors import LaunchError, Severity, ValidationError
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles import FORMATS, PointerArgument, TracedKernel, trace_function
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.lru_cache import LruCache
-from spyre.mlir.tiles import KtirArgument, KtirProgram
+from spyre.mlir.tiles import KtirProgram
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
 from spyre.runtime.program import Role
 from spyre.runtime.run.runs import Run, RunBuffer, RunLaunch, RunOutput
@@ -36,7 +36,6 @@ ELEMENTS = {
     "int16": "i16", "int8": "i8", "bool": "i1",
 }  # fmt: skip
 HOST_DTYPES = {element: dtype for dtype, element in ELEMENTS.items()} | {"!spyreop.df16": "float16"}
-HALF = FORMATS["f16"]
 CONSTANTS = "constants"
 MOST_TRACED = 64
 """Kept traces of a session."""
@@ -52,14 +51,7 @@ class TilePointer(PointerArgument):
     is_stored: bool = True
 
     @classmethod
-    def of(cls, name: str, tensor: HostTensor, **others: Any) -> TilePointer:
-        """The memory of an array."""
-        return cls.empty(name, tensor.shape, tensor.dtype_name, tensor=tensor, **others)
-
-    @classmethod
-    def empty(
-        cls, name: str, shape: tuple[int, ...], dtype_name: str, **others: Any
-    ) -> TilePointer:
+    def of(cls, name: str, shape: tuple[int, ...], dtype_name: str, **others: Any) -> TilePointer:
         """Memory for elements of a host dtype."""
         element, count = ELEMENTS.get(dtype_name, dtype_name), prod(shape)
         return cls(name, element, count, shape=shape, dtype_name=dtype_name, **others)
@@ -69,30 +61,38 @@ def bind_arguments(
     program: KtirProgram, function: str | None, given: Mapping[str, HostTensor | float]
 ) -> tuple[dict[str, TilePointer], dict[str, float]]:
     """Pointers and numbers by name. LaunchError SPY342 for one that is missing or unknown."""
-    places = {name: value for name, value in given.items() if name.startswith("@")}
-    given = {name: value for name, value in given.items() if name not in places}
     arguments = {a.name: a for a in program.arguments(function)}
-    expected = ", ".join(arguments) or "no arguments"
-    if unknown := [name for name in given if name not in arguments]:
-        raise LaunchError(
-            "SPY342", f"there is no argument {unknown[0]}", expected=expected, found=unknown[0]
-        )
     pointers: dict[str, TilePointer] = {}
     numbers: dict[str, float] = {}
+    for name in given:
+        if not name.startswith("@") and name not in arguments:
+            expected = ", ".join(arguments) or "no arguments"
+            message = f"there is no argument {name}"
+            raise LaunchError("SPY342", message, expected=expected, found=name)
     for name, argument in arguments.items():
-        value = given.get(name)
-        if not argument.is_pointer or isinstance(value, Real):
-            if not isinstance(value, Real):
-                raise _missing(program, argument, "a number")
+        value, stored = given.get(name), argument.is_stored
+        if isinstance(value, Real):
             numbers[name] = float(value) if isinstance(value, float) else int(value)
-        elif isinstance(value, HostTensor):
-            pointers[name] = TilePointer.of(name, value, is_stored=argument.is_stored)
-        elif value is None and argument.is_stored and not argument.is_read and argument.shape:
+        elif argument.is_pointer and isinstance(value, HostTensor):
+            pointers[name] = _pointer(name, value, is_stored=stored)
+        elif value is None and stored and not argument.is_read and argument.shape:
             dtype = HOST_DTYPES.get(argument.element, "float32")
-            pointers[name] = TilePointer.empty(name, argument.shape, dtype)
+            pointers[name] = TilePointer.of(name, argument.shape, dtype)
         else:
-            raise _missing(program, argument, "an array")
-    return pointers | {name: _at_address(name, value) for name, value in places.items()}, numbers
+            what = "an array" if argument.is_pointer else "a number"
+            kind = f"{argument.element} at an address" if argument.is_pointer else argument.element
+            raise LaunchError(
+                "SPY342", f"argument {name} needs {what}", program.module.locate(0),
+                expected=f"{name}: {kind}", found="nothing of the kind",
+            )  # fmt: skip
+    for name, value in given.items():
+        if name.startswith("@"):
+            pointers[name] = _at_address(name, value)
+    return pointers, numbers
+
+
+def _pointer(name: str, tensor: HostTensor, **others: Any) -> TilePointer:
+    return TilePointer.of(name, tensor.shape, tensor.dtype_name, tensor=tensor, **others)
 
 
 _PLACE = re.compile(r"@(?:(\d+):)?(0x[0-9a-fA-F]+|\d+)")
@@ -105,15 +105,7 @@ def _at_address(name: str, value: HostTensor | float) -> TilePointer:
         message = f"{name} is no place with an array"
         raise LaunchError("SPY342", message, expected="@ADDRESS or @TILE:ADDRESS", found=name)
     tile = None if match[1] is None else int(match[1])
-    return TilePointer.of(name, value, address=int(match[2], 0), tile=tile)
-
-
-def _missing(program: KtirProgram, argument: KtirArgument, what: str) -> LaunchError:
-    kind = f"{argument.element} at an address" if argument.is_pointer else argument.element
-    return LaunchError(
-        "SPY342", f"argument {argument.name} needs {what}", program.module.locate(0),
-        expected=f"{argument.name}: {kind}", found="nothing of the kind",
-    )  # fmt: skip
+    return _pointer(name, value, address=int(match[2], 0), tile=tile)
 
 
 Traces = LruCache[object, tuple[object, TracedKernel]]
@@ -132,17 +124,14 @@ def traced_function(
 ) -> TracedKernel:
     """The function's statements for these arguments."""
 
-    def half(values: Array) -> Array:
-        codes = encode_device(values, HALF, numerics.alu_rules)
-        return np.asarray(decode_device(codes, HALF, numerics.alu_rules))
-
     def trace() -> tuple[object, TracedKernel]:
-        module, own = program.module, program.function(function)
         file = Path("text.ktir" if module.source is None else module.source.file)
-        return module, trace_function(program, own, pointers, numbers, half, file)
+        own = program.function(function)
+        return module, trace_function(program, own, pointers, numbers, numerics, file)
 
+    module = program.module
     sizes = tuple((n, p.dtype_name, p.elements, p.address) for n, p in pointers.items())
-    key = (id(program.module), function, sizes, tuple(numbers.items()), str(numerics))
+    key = (id(module), function, sizes, tuple(numbers.items()), str(numerics))
     return traces.get_or_make(key, trace)[1]
 
 
@@ -162,55 +151,40 @@ def describe_tiles(
         raise ValidationError(findings)
     pointers, numbers = bind_arguments(program, function, given)
     traced = traced_function(program, function, pointers, numbers, numerics, traces)
-    return _run(program, traced, pointers, numerics, findings)
-
-
-def _run(
-    program: KtirProgram,
-    traced: TracedKernel,
-    pointers: Mapping[str, TilePointer],
-    numerics: Numerics,
-    findings: tuple[Finding, ...],
-) -> Run:
     buffers, outputs = {}, []
     for k, (name, pointer) in enumerate(pointers.items()):
-        spec = _spec(k, name, pointer)
-        content = None if pointer.tensor is None else partial(_flat, pointer.tensor, name)
+        tensor, stored = pointer.tensor, pointer.is_stored
+        role = Role.OUTPUT if tensor is None else Role.INPUT_OUTPUT if stored else Role.INPUT
+        spec = _row(k, name, role, max(pointer.elements, 1), pointer.dtype_name)
+        content = None if tensor is None else partial(_flat, tensor, name)
         buffers[name] = RunBuffer(
             name, spec.layout.device_bytes, spec, content=content, is_input=content is not None
         )
-        if pointer.is_stored:
+        if stored:
             view = (pointer.shape, contiguous_strides(pointer.shape), 0)
             outputs.append(RunOutput(name, view, pointer.dtype_name))
     image = constant_bytes(traced.constants, numerics)
-    size = image.size // 4
-    layout = SpyreTensorLayout.from_host((size,), "float32")
-    spec = ArgumentSpec(len(pointers), CONSTANTS, Role.INPUT, (size,), "float32", layout, (1,))
-    buffers[CONSTANTS] = RunBuffer(CONSTANTS, layout.device_bytes, spec, image=lambda: image)
-    by_index = dict(enumerate(buffers))
-    launch = RunLaunch(traced, by_index, {})
+    spec = _row(len(pointers), CONSTANTS, Role.INPUT, image.size // 4, "float32")
+    buffers[CONSTANTS] = RunBuffer(CONSTANTS, spec.layout.device_bytes, spec, image=lambda: image)
+    launch = RunLaunch(traced, dict(enumerate(buffers)), {})
     found = (*findings, *traced.findings)
     return Run(traced.file.stem, buffers, (launch,), tuple(outputs), found, is_derived=True)
 
 
-def _spec(index: int, name: str, pointer: TilePointer) -> ArgumentSpec:
-    flat = (max(pointer.elements, 1),)
-    layout = SpyreTensorLayout.from_host(flat, pointer.dtype_name)
-    role = Role.OUTPUT if pointer.tensor is None else (
-        Role.INPUT_OUTPUT if pointer.is_stored else Role.INPUT
-    )  # fmt: skip
-    return ArgumentSpec(index, name, role, flat, pointer.dtype_name, layout, (1,))
+def _row(index: int, name: str, role: Role, size: int, dtype_name: str) -> ArgumentSpec:
+    """Elements in a row, as an argument."""
+    layout = SpyreTensorLayout.from_host((size,), dtype_name)
+    return ArgumentSpec(index, name, role, (size,), dtype_name, layout, (1,))
 
 
 def _flat(tensor: HostTensor, name: str) -> HostTensor:
     """The elements row by row, as the pointer's memory holds them."""
     values = tensor.to_array()
     if values.dtype == np.int64 and (values != values.astype(np.int32)).any():
-        raise LaunchError(
-            "SPY344", f"argument {name} has integers of more than 32 bits",
-            expected="-2^31 to 2^31 - 1, as in device memory", found=str(np.abs(values).max()),
-        )  # fmt: skip
-    return HostTensor.from_array(name, tensor.to_array().reshape(-1), tensor.dtype_name)
+        message = f"argument {name} has integers of more than 32 bits"
+        expected, found = "-2^31 to 2^31 - 1, as in device memory", str(np.abs(values).max())
+        raise LaunchError("SPY344", message, expected=expected, found=found)
+    return HostTensor.from_array(name, values.reshape(-1), tensor.dtype_name)
 
 
 def constant_bytes(constants: tuple[tuple[str, Array], ...], numerics: Numerics) -> Array:
@@ -225,10 +199,9 @@ def constant_bytes(constants: tuple[tuple[str, Array], ...], numerics: Numerics)
 
 def given_values(inputs: Mapping[str, Any]) -> dict[str, HostTensor | float]:
     """Arrays as host tensors, numbers as they are."""
-    found: dict[str, HostTensor | float] = {}
-    for name, value in inputs.items():
-        if isinstance(value, HostTensor | int | float | np.number):
-            found[name] = value if isinstance(value, HostTensor) else np.asarray(value).item()
-        else:
-            found[name] = HostTensor.from_array(name, np.asarray(value))
-    return found
+    return {
+        name: value if isinstance(value, HostTensor)
+        else np.asarray(value).item() if isinstance(value, int | float | np.number)
+        else HostTensor.from_array(name, np.asarray(value))
+        for name, value in inputs.items()
+    }  # fmt: skip

@@ -249,9 +249,13 @@ class RandomProgram:
             f"{tensor(short, self.element)}) dimensions = [{dim}]",
             short,
         )
+        return self.spread(total.name, total.type, a, dim)
+
+    def spread(self, name, type_, a, dim):
+        """A row or column over the other dim of tiles like ``a``."""
         empty = self.emit(f"tensor.empty() : {a.type}")
         return self.emit(
-            f"linalg.broadcast ins({total.name} : {total.type}) outs({empty.name} : {a.type}) "
+            f"linalg.broadcast ins({name} : {type_}) outs({empty.name} : {a.type}) "
             f"dimensions = [{dim}]",
             a.shape,
         )
@@ -450,12 +454,7 @@ class RandomProgram:
         short = self.generic(
             [same, same, f"(d0, d1) -> (d{1 - dim})"], kinds, [a, b], (a.shape[1 - dim],), body
         )
-        empty = self.emit(f"tensor.empty() : {a.type}")
-        return self.emit(
-            f"linalg.broadcast ins({short.name} : {short.type}) outs({empty.name} : {a.type}) "
-            f"dimensions = [{dim}]",
-            a.shape,
-        )
+        return self.spread(short.name, short.type, a, dim)
 
     def folded(self, values):
         """A reduction of two inputs by another body, its second result broadcast back."""
@@ -477,11 +476,7 @@ class RandomProgram:
             f"    linalg.yield {n}u, {n}v : {element}, {element}",
             "  }",
         ]
-        big = self.emit(f"tensor.empty() : {wide}")
-        return self.emit(
-            f"linalg.broadcast ins({n}s : {short}) outs({big.name} : {wide}) dimensions = [{dim}]",
-            a.shape,
-        )
+        return self.spread(f"{n}s", short, a, dim)
 
     def counted(self, values):
         """A loop that carries a number and a tile."""

@@ -22,7 +22,10 @@ from tests.hw.tiles.random_programs import RandomProgram
 
 COUNT = int(os.environ.get("SPYRE_KTIR_PROGRAMS", "40"))
 FIRST = int(os.environ.get("SPYRE_KTIR_FIRST", "0"))
-DEVICES = {"dl16": ("dl16", 1, None), "ieee": ("ieee", 2, None), "order": ("dl16", 2, "random:7")}
+DEVICES = {
+    "dl16": ("dl16", 1, None), "ieee": ("ieee", 2, None), "order": ("dl16", 2, "random:7"),
+    "chunks": ("dl16-chunk", 1, None),
+}  # fmt: skip
 """Number mode, threads, order of the cores."""
 
 
