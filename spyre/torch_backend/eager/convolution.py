@@ -20,8 +20,13 @@ import torch
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, signature_of
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.dispatch import (
+    FLOATS,
+    Arguments,
+    Conditions,
+    run_in_format_of,
+    signature_of,
+)
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
@@ -260,12 +265,13 @@ def convolution(args: Arguments) -> torch.Tensor:
     x, weight, windows = args.input, args.weight, _windows(args)
     if args.transposed:
         windows = windows.reversed()
-    operands = args.inputs
+    images, operands = (x, weight), args.inputs
     parameters = (windows, args.transposed, name_of(x.dtype))
-    if _is_by_channel(weight, args.groups):
-        return run("convolution of channels", convolve_channels, operands, parameters)[0]
-    operands[1] = _dense(weight, args.groups)
-    return run("convolution", convolve, operands, parameters)[0]
+    name, lowering = "convolution of channels", convolve_channels
+    if not _is_by_channel(weight, args.groups):
+        operands[1] = _dense(weight, args.groups)
+        name, lowering = "convolution", convolve
+    return run_in_format_of(images, name, lowering, operands, parameters)[0]
 
 
 def _windows(args: Arguments) -> Windows:
@@ -351,11 +357,13 @@ def convolution_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
         forward: LoweringFunction = convolve_channels if by_channel else convolve
         operands = [grad, weight if by_channel else _dense(weight, groups)]
         parameters = (seen, not transposed, dtype)
-        (grad_x,) = run(f"input gradient{of_channels}", forward, operands, parameters)
+        name = f"input gradient{of_channels}"
+        (grad_x,) = run_in_format_of((x, weight), name, forward, operands, parameters)
     if args.output_mask[1]:
         operands = [grad, x] if transposed else [x, grad]
         sums: LoweringFunction = channels_gradient if by_channel else weight_gradient
-        (grad_weight,) = run(f"weight gradient{of_channels}", sums, operands, (windows, dtype))
+        name, parameters = f"weight gradient{of_channels}", (windows, dtype)
+        (grad_weight,) = run_in_format_of((x, weight), name, sums, operands, parameters)
         if groups > 1 and not by_channel:
             apart = grad_weight.reshape(weight.shape[0], groups, *weight.shape[1:])
             grad_weight = (apart * _own_group(weight, groups)).sum(1)

@@ -287,11 +287,11 @@ def _sized_results(
     """``results`` resized to the operator's shapes, or new tensors if there are none; raises
     torch's errors for wrong windows.
     """
-    meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
     like = getattr(torch.ops.aten, name)(meta, *parameters)
     like = like if isinstance(like, tuple) else (like,)
     if not results:
-        return [torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in like]
+        return [torch.empty_like(t, device=x.device) for t in like]
     for out, made in zip(results, like, strict=True):
         if out.shape != made.shape:
             out.resize_(made.shape)

@@ -359,6 +359,20 @@ def empty_strided_on(size: Ints, stride: Ints, *, device: str, dtype: torch.dtyp
     return allocate_on(card_at(int(device.partition(":")[2] or -1)), size, stride, dtype)
 
 
+def with_strides(tensor: torch.Tensor, size: Ints, stride: Ints) -> torch.Tensor:
+    """Return the tensor, or a copy of it if a dim of more than one element has another stride than
+    ``stride``; AssertionError if it has other sizes than ``size``.
+    """
+    found = (tuple(tensor.shape), tensor.stride())
+    if found == (size, stride):
+        return tensor
+    assert found[0] == size, f"expected sizes {size}, found {found[0]}"
+    if all(a == b or n < 2 for n, a, b in zip(size, found[1], stride, strict=True)):
+        return tensor
+    new = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+    return new.copy_(tensor)
+
+
 def allocate_on(
     card: FlexDevice,
     size: Ints,
