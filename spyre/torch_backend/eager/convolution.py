@@ -20,13 +20,8 @@ import torch
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    FLOATS,
-    Arguments,
-    Conditions,
-    run_in_format_of,
-    signature_of,
-)
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, signature_of
+from spyre.torch_backend.eager.launch import in_format_of, run_like
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
@@ -265,13 +260,12 @@ def convolution(args: Arguments) -> torch.Tensor:
     x, weight, windows = args.input, args.weight, _windows(args)
     if args.transposed:
         windows = windows.reversed()
-    images, operands = (x, weight), args.inputs
+    run, operands = partial(run_like, (x, weight)), args.inputs
     parameters = (windows, args.transposed, name_of(x.dtype))
-    name, lowering = "convolution of channels", convolve_channels
-    if not _is_by_channel(weight, args.groups):
-        operands[1] = _dense(weight, args.groups)
-        name, lowering = "convolution", convolve
-    return run_in_format_of(images, name, lowering, operands, parameters)[0]
+    if _is_by_channel(weight, args.groups):
+        return run("convolution of channels", convolve_channels, operands, parameters)[0]
+    operands[1] = _dense(weight, args.groups)
+    return run("convolution", convolve, operands, parameters)[0]
 
 
 def _windows(args: Arguments) -> Windows:
@@ -348,7 +342,7 @@ def _has_room(args: Arguments) -> bool:
 def convolution_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of input, weight and bias that ``output_mask`` requests."""
     grad, x, weight, groups = args.grad_output, args.input, args.weight, args.groups
-    windows, transposed = _windows(args), args.transposed
+    windows, transposed, run = _windows(args), args.transposed, partial(run_like, (x, weight))
     dtype, by_channel = name_of(grad.dtype), _is_by_channel(weight, groups)
     of_channels = " of channels" if by_channel else ""
     grad_x = grad_weight = grad_bias = None
@@ -357,16 +351,15 @@ def convolution_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
         forward: LoweringFunction = convolve_channels if by_channel else convolve
         operands = [grad, weight if by_channel else _dense(weight, groups)]
         parameters = (seen, not transposed, dtype)
-        name = f"input gradient{of_channels}"
-        (grad_x,) = run_in_format_of((x, weight), name, forward, operands, parameters)
+        (grad_x,) = run(f"input gradient{of_channels}", forward, operands, parameters)
     if args.output_mask[1]:
         operands = [grad, x] if transposed else [x, grad]
         sums: LoweringFunction = channels_gradient if by_channel else weight_gradient
-        name, parameters = f"weight gradient{of_channels}", (windows, dtype)
-        (grad_weight,) = run_in_format_of((x, weight), name, sums, operands, parameters)
+        (grad_weight,) = run(f"weight gradient{of_channels}", sums, operands, (windows, dtype))
         if groups > 1 and not by_channel:
             apart = grad_weight.reshape(weight.shape[0], groups, *weight.shape[1:])
-            grad_weight = (apart * _own_group(weight, groups)).sum(1)
+            own = (apart * _own_group(weight, groups)).sum(1)
+            grad_weight = in_format_of(x, in_format_of(weight, own))
     if args.output_mask[2]:
         grad_bias = grad.sum((0, *range(2, grad.dim())))
     return grad_x, grad_weight, grad_bias

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +43,7 @@ from spyre.torch_backend.eager.launch import (
 )
 from spyre.torch_backend.eager.overlap import stand_ins
 from spyre.torch_backend.fallback import cpu_fallback, decided_by_cpu, tensors_in, wrap_numbers
-from spyre.torch_backend.program import LoweringError, LoweringFunction, Value, current_recorder
+from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
 
 # --- rules for arguments -------------------------------------------------------------------------
@@ -535,52 +535,6 @@ def as_like(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
     dense = result.permute(order).clone(memory_format=torch.contiguous_format)
     return dense.permute([order.index(dim) for dim in range(x.dim())])
-
-
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""The memory format by rank."""
-
-
-def is_channels_last(x: torch.Tensor) -> bool:
-    """Return True if torch takes the strides for channels last: they grow from the channels over
-    the positions to the batch.
-    """
-    if x.dim() not in _CHANNELS_LAST or not x.numel():
-        return False
-    least = 1
-    for dim in (1, *range(x.dim() - 1, 1, -1)):
-        if x.stride(dim) < least:
-            return False
-        least = x.stride(dim) * x.shape[dim]
-    return bool(x.stride(0) >= least > x.stride(1))
-
-
-def in_format_of(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``result``, of the rank of ``x``, channels last if ``x`` is: torch's rule for images."""
-    if not is_channels_last(x):
-        return result
-    return result.contiguous(memory_format=_CHANNELS_LAST[x.dim()])
-
-
-def run_in_format_of(
-    images: Sequence[torch.Tensor],
-    name: str,
-    lowering: LoweringFunction,
-    operands: Sequence[Operand],
-    parameters: tuple[Any, ...],
-) -> tuple[torch.Tensor, ...]:
-    """`run`; the first result is channels last if one of the images is."""
-    if not any(map(is_channels_last, images)):
-        return run(name, lowering, operands, parameters)
-    name, lowering = f"{name}, channels last", partial(_with_channels_last, lowering)
-    first, *others = run(name, lowering, operands, parameters)
-    return first.movedim(-1, 1), *others
-
-
-def _with_channels_last(lowering: LoweringFunction, *args: Any) -> tuple[Value, ...]:
-    results = lowering(*args)
-    first, *others = results if isinstance(results, Sequence) else [results]
-    return first.permuted((0, *range(2, len(first.sizes)), 1)), *others
 
 
 def counted_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:

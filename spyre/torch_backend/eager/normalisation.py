@@ -12,17 +12,8 @@ from torch._decomp import decompositions
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, composed, is_traced, operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    FLOATS,
-    Arguments,
-    Conditions,
-    NewResult,
-    fill,
-    in_format_of,
-    row,
-    run_in_format_of,
-)
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill, row
+from spyre.torch_backend.eager.launch import in_format_of, run, run_like
 from spyre.torch_backend.eager.special import Term, along, logarithm, terms_of
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
@@ -278,7 +269,7 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
         named |= {"mean": args.running_mean, "variance": args.running_var}
     parameters = (tuple(named), float(args.eps), name_of(x.dtype), name_of(kept))
     operands = [x, *named.values()]
-    result, *own = run_in_format_of([x], "batch_norm", batch_norm, operands, parameters)
+    result, *own = run_like([x], "batch_norm", batch_norm, operands, parameters)
     if not args.training:
         return result, x.new_empty(0, dtype=kept), x.new_empty(0, dtype=kept)
     mean, scale, variance = own
@@ -356,8 +347,7 @@ def native_batch_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ..
     factor = torch.ones_like(mean) if args.weight is None else args.weight
     formats = name_of(x.dtype), name_of(_dtype_of(given, x))
     operands, parameters = [args.grad_out, x, mean, scale, factor], (args.train, *formats)
-    name, lowering = "batch_norm_backward", batch_norm_backward
-    grads = run_in_format_of([x], name, lowering, operands, parameters)
+    grads = run_like([x], "batch_norm_backward", batch_norm_backward, operands, parameters)
     return _wanted(grads, args)
 
 

@@ -360,17 +360,11 @@ def empty_strided_on(size: Ints, stride: Ints, *, device: str, dtype: torch.dtyp
 
 
 def with_strides(tensor: torch.Tensor, size: Ints, stride: Ints) -> torch.Tensor:
-    """Return the tensor, or a copy of it if a dim of more than one element has another stride than
-    ``stride``; AssertionError if it has other sizes than ``size``.
-    """
-    found = (tuple(tensor.shape), tensor.stride())
-    if found == (size, stride):
+    """Return the tensor, of sizes ``size``, or a copy where its strides (elements) are others."""
+    assert tensor.shape == size, f"expected sizes {size}, found {tuple(tensor.shape)}"
+    if all(n < 2 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)):
         return tensor
-    assert found[0] == size, f"expected sizes {size}, found {found[0]}"
-    if all(a == b or n < 2 for n, a, b in zip(size, found[1], stride, strict=True)):
-        return tensor
-    new = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
-    return new.copy_(tensor)
+    return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def allocate_on(

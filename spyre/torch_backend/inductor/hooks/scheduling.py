@@ -416,10 +416,8 @@ from spyre.torch_backend.tensors import empty_strided_on, with_strides
 """
 
 
-class _OwnBuffers:
-    """Wrappers whose buffers are on the card they were compiled for, not on the current card, and
-    have the strides they were compiled with.
-    """
+class _OwnCards:
+    """Wrappers whose buffers are on the card they were compiled for, not on the current card."""
 
     def make_allocation(self, name: str, device: torch.device, *args: Any, **named: Any) -> str:
         """Code that allocates on a numbered card, bypassing the dispatcher.
@@ -433,17 +431,15 @@ class _OwnBuffers:
         return code.replace(" = empty_strided(", " = empty_strided_on(", 1)
 
     def write_assert_size_stride(self, name: str, size: str, stride: str, op_name: str) -> None:
-        """Write code that gives the result of an eager operation the strides of its meta function,
-        from which those of the CPU may differ. Inductor's raises AssertionError.
-        """
+        """Write code that gives an eager result the strides of the meta function."""
         self.writeline(f"{name} = with_strides({name}, {size}, {stride})")  # type: ignore[attr-defined]
 
 
-class SpyreSubgraphWrapper(_OwnBuffers, compat.SubgraphPythonWrapperCodegen):  # type: ignore[misc]
+class SpyreSubgraphWrapper(_OwnCards, compat.SubgraphPythonWrapperCodegen):  # type: ignore[misc]
     """The wrapper of a subgraph."""
 
 
-class SpyreWrapper(_OwnBuffers, compat.PythonWrapperCodegen):  # type: ignore[misc]
+class SpyreWrapper(_OwnCards, compat.PythonWrapperCodegen):  # type: ignore[misc]
     """A wrapper module whose kernels are bundles."""
 
     def __init__(self) -> None:
