@@ -96,7 +96,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_channels_last(x: torch.Tensor) -> bool:
-    """Return True if strides grow from the channels over the positions to the batch, as torch asks."""
+    """Return True if torch takes x for channels last: strides grow from channels to batch."""
     if x.dim() not in _CHANNELS_LAST or not x.numel():
         return False
     least = 1

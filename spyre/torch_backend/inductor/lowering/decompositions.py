@@ -234,10 +234,9 @@ def _run_composite(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         return kernel(*args, **kwargs)
 
 
+PUT = operator("index_put")
 OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    operator("index_put"): partial(
-        _run_kernel, operator("index_put"), "index_put", index_put_functional
-    ),
+    PUT: partial(_run_kernel, PUT, "index_put", index_put_functional),
     operator("_to_copy"): _to_copy,
     operator("clone"): _clone,
 }
