@@ -269,7 +269,7 @@ def _gated_backward(args: Arguments) -> torch.Tensor:
     gate = torch.sigmoid(b)
     share = args.grad_output.float() * gate
     found = torch.cat([share, share * a * (1 - gate)], args.dim).to(args.self.dtype)
-    (grad_input,) = args.results or [torch.empty_like(args.self)]
+    (grad_input,) = args.results or [args.self.new_empty(args.self.shape)]
     return copy_into(grad_input, found)
 
 
@@ -278,7 +278,7 @@ def native_dropout(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     if current_recorder() is not None:
         raise LoweringError("random numbers")
     x, p = args.input, args.p
-    mask = torch.ones(x.shape, dtype=torch.bool, device="cpu")
+    mask = torch.ones_like(x, dtype=torch.bool, device="cpu")
     if args.train is None or args.train:
         mask.bernoulli_(1 - p, generator=cpu_generator(x.device.index))
     else:

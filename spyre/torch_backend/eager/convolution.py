@@ -21,7 +21,7 @@ import torch
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, signature_of
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.launch import in_format_of, run_like
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
@@ -260,7 +260,7 @@ def convolution(args: Arguments) -> torch.Tensor:
     x, weight, windows = args.input, args.weight, _windows(args)
     if args.transposed:
         windows = windows.reversed()
-    operands = args.inputs
+    run, operands = partial(run_like, (x, weight)), args.inputs
     parameters = (windows, args.transposed, name_of(x.dtype))
     if _is_by_channel(weight, args.groups):
         return run("convolution of channels", convolve_channels, operands, parameters)[0]
@@ -342,7 +342,7 @@ def _has_room(args: Arguments) -> bool:
 def convolution_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of input, weight and bias that ``output_mask`` requests."""
     grad, x, weight, groups = args.grad_output, args.input, args.weight, args.groups
-    windows, transposed = _windows(args), args.transposed
+    windows, transposed, run = _windows(args), args.transposed, partial(run_like, (x, weight))
     dtype, by_channel = name_of(grad.dtype), _is_by_channel(weight, groups)
     of_channels = " of channels" if by_channel else ""
     grad_x = grad_weight = grad_bias = None
@@ -358,7 +358,8 @@ def convolution_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
         (grad_weight,) = run(f"weight gradient{of_channels}", sums, operands, (windows, dtype))
         if groups > 1 and not by_channel:
             apart = grad_weight.reshape(weight.shape[0], groups, *weight.shape[1:])
-            grad_weight = (apart * _own_group(weight, groups)).sum(1)
+            own = (apart * _own_group(weight, groups)).sum(1)
+            grad_weight = in_format_of(x, in_format_of(weight, own))
     if args.output_mask[2]:
         grad_bias = grad.sum((0, *range(2, grad.dim())))
     return grad_x, grad_weight, grad_bias

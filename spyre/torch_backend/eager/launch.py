@@ -31,6 +31,7 @@ from spyre.torch_backend.program import (
     Ints,
     LoweringError,
     LoweringFunction,
+    Value,
     current_recorder,
     device_format,
 )
@@ -89,6 +90,44 @@ def run(
         return run(name, lowering, copies, parameters, target)
     arguments = _operand_memory(call, cached[0].constants)
     return _launch(cached, card, arguments, None if into is None else into[1])
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_channels_last(x: torch.Tensor) -> bool:
+    """Return True if torch takes x for channels last: strides grow from channels to batch."""
+    if x.dim() not in _CHANNELS_LAST or not x.numel():
+        return False
+    least = 1
+    for dim in (1, *range(x.dim() - 1, 1, -1)):
+        if x.stride(dim) < least:
+            return False
+        least = x.stride(dim) * x.shape[dim]
+    return bool(x.stride(0) >= least > x.stride(1))
+
+
+def in_format_of(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``result``, of the rank of ``x``, channels last if ``x`` is: torch's rule for images."""
+    if not is_channels_last(x):
+        return result
+    return result.contiguous(memory_format=_CHANNELS_LAST[x.dim()])
+
+
+def run_like(
+    images: Sequence[torch.Tensor], name: str, lowering: LoweringFunction, *rest: Any
+) -> tuple[torch.Tensor, ...]:
+    """`run`; the first result is channels last if one of the images is."""
+    if not any(map(is_channels_last, images)):
+        return run(name, lowering, *rest)
+
+    def permuted(*args: Any) -> tuple[Value, ...]:
+        results = lowering(*args)
+        first, *others = results if isinstance(results, Sequence) else [results]
+        return first.permuted((0, *range(2, len(first.sizes)), 1)), *others
+
+    first, *others = run(f"{name}, channels last", permuted, *rest)
+    return first.movedim(-1, 1), *others
 
 
 def ready_buffer(tensor: torch.Tensor) -> DeviceBuffer:

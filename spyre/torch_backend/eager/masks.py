@@ -191,7 +191,7 @@ def masked_scatter(args: Arguments) -> torch.Tensor:
     if len(table) < width:
         raise LoweringError("a source of less than a row")
     table = table[: len(table) // width * width].reshape(-1, width)
-    return torch.where(mask, table.index_select(0, places).reshape(x.shape), x)
+    return torch.where(mask, table.index_select(0, places).reshape(x.shape), x).contiguous()
 
 
 def _triangular(lower: bool, args: Arguments) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch._decomp import decompositions
 from spyre.torch_backend.compat import COMPOSITE_KEYS, composed, is_traced, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill, row
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.launch import in_format_of, run, run_like
 from spyre.torch_backend.eager.special import Term, along, logarithm, terms_of
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
@@ -237,12 +237,7 @@ def native_group_norm(args: Arguments) -> Any:
         parameters = (tuple(affine), 1 + len(positions), float(args.eps), *formats)
         result, *statistics = run("group_norm", layer_norm, operands, parameters)
         results = result.view(x.shape), *(s.view(rows, groups) for s in statistics)
-    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
-    if memory_format is None or given.is_contiguous():
-        return results
-    if not given.is_contiguous(memory_format=memory_format):
-        return results
-    return results[0].contiguous(memory_format=memory_format), *results[1:]
+    return in_format_of(given, results[0]), *results[1:]
 
 
 def native_group_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
@@ -273,7 +268,8 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
     if not args.training:
         named |= {"mean": args.running_mean, "variance": args.running_var}
     parameters = (tuple(named), float(args.eps), name_of(x.dtype), name_of(kept))
-    result, *own = run("batch_norm", batch_norm, [x, *named.values()], parameters)
+    operands = [x, *named.values()]
+    result, *own = run_like([x], "batch_norm", batch_norm, operands, parameters)
     if not args.training:
         return result, x.new_empty(0, dtype=kept), x.new_empty(0, dtype=kept)
     mean, scale, variance = own
@@ -351,7 +347,7 @@ def native_batch_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ..
     factor = torch.ones_like(mean) if args.weight is None else args.weight
     formats = name_of(x.dtype), name_of(_dtype_of(given, x))
     operands, parameters = [args.grad_out, x, mean, scale, factor], (args.train, *formats)
-    grads = run("batch_norm_backward", batch_norm_backward, operands, parameters)
+    grads = run_like([x], "batch_norm_backward", batch_norm_backward, operands, parameters)
     return _wanted(grads, args)
 
 

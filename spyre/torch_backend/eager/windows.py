@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, Row, copy_into
 from spyre.torch_backend.eager.indexing import row_numbers
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.launch import in_format_of, run
 from spyre.torch_backend.eager.special import along
 from spyre.torch_backend.program import (
     DeviceOp,
@@ -287,11 +288,11 @@ def _sized_results(
     """``results`` resized to the operator's shapes, or new tensors if there are none; raises
     torch's errors for wrong windows.
     """
-    meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
     like = getattr(torch.ops.aten, name)(meta, *parameters)
     like = like if isinstance(like, tuple) else (like,)
     if not results:
-        return [torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in like]
+        return [torch.empty_like(t, device=x.device) for t in like]
     for out, made in zip(results, like, strict=True):
         if out.shape != made.shape:
             out.resize_(made.shape)
@@ -378,6 +379,12 @@ def im2col(args: Arguments) -> torch.Tensor:
     return copy_into(args.results[0], found) if args.results else found
 
 
+def pixel_shuffle(name: str, args: Arguments) -> torch.Tensor:
+    """aten::pixel_shuffle and pixel_unshuffle, by torch's composition."""
+    factor = args.upscale_factor if name == "pixel_shuffle" else args.downscale_factor
+    return in_format_of(args.self, operator(name).redispatch(COMPOSITE_KEYS, args.self, factor))
+
+
 def adaptive_avg_pool(rank: int, args: Arguments) -> torch.Tensor:
     """aten::_adaptive_avg_pool2d and 3d, where windows are equal."""
     pool = (torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)[rank - 2]
@@ -440,4 +447,5 @@ KERNELS = (
     *_kernels(3),
     ("im2col", im2col, _COLUMNS),
     ("im2col.out", im2col, _COLUMNS),
+    *((name, partial(pixel_shuffle, name), None) for name in ("pixel_shuffle", "pixel_unshuffle")),
 )

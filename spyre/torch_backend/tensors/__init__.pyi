@@ -10,6 +10,7 @@ from .allocation import (
     empty_strided_on as empty_strided_on,
     storage_elements as storage_elements,
     tensor_at as tensor_at,
+    with_strides as with_strides,
 )
 from .copies import (
     assemble as assemble,

@@ -156,7 +156,11 @@ def cold(background: Background, monkeypatch: pytest.MonkeyPatch) -> Background:
     """No copies are loaded either."""
     monkeypatch.setattr(background_module, "background_compiler", BackgroundCompiler())
     known = parallel_compile.entry_of
-    copies = Entry(known(TRANSFER).place)
+
+    class Copies(Entry):
+        is_ready = property(lambda self: TRANSFER in background.ready)
+
+    copies = Copies(known(TRANSFER).place)
 
     def entry_of(name: str) -> SimpleNamespace:
         return SimpleNamespace(is_ready=name in background.ready, address=known(name).address)

@@ -65,6 +65,55 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def _parameter(x: torch.Tensor, *sizes: int) -> torch.Tensor:
+    """Return a weight that both devices have, of small positive numbers."""
+    count = torch.Size(sizes).numel()
+    weight = torch.arange(1.0, count + 1).remainder(7).reshape(sizes) / 8
+    return weight.to(x.device).requires_grad_()
+
+
+def _normalised(x: torch.Tensor, weight: torch.Tensor, training: bool) -> torch.Tensor:
+    statistics = weight.detach().clone(), weight.detach() + 1
+    return F.batch_norm(x, *statistics, weight, weight, training)
+
+
+IMAGES: dict[int, dict[str, tuple[tuple[int, ...], Callable[..., torch.Tensor]]]] = {
+    4: {
+        "conv": ((6, 4, 3, 3), lambda x, w: F.conv2d(x, w, padding=1)),
+        "conv of a place": ((6, 4, 1, 1), F.conv2d),
+        "conv of channels": ((4, 1, 3, 3), lambda x, w: F.conv2d(x, w, groups=4)),
+        "conv of groups": ((4, 2, 3, 3), lambda x, w: F.conv2d(x, w, groups=2)),
+        "conv_transpose": ((4, 6, 3, 3), lambda x, w: F.conv_transpose2d(x, w, stride=2)),
+        "batch_norm": ((4,), partial(_normalised, training=True)),
+        "batch_norm of given statistics": ((4,), partial(_normalised, training=False)),
+        "max_pool": ((1,), lambda x, w: F.max_pool2d(x * w, 2)),
+        "avg_pool": ((1,), lambda x, w: F.avg_pool2d(x * w, 2)),
+        "adaptive_avg_pool": ((1,), lambda x, w: F.adaptive_avg_pool2d(x * w, (2, 3))),
+        "interpolate": ((1,), lambda x, w: F.interpolate(x * w, scale_factor=2)),
+        "bilinear": ((1,), lambda x, w: F.interpolate(x * w, scale_factor=2, mode="bilinear")),
+        "pad": ((1,), lambda x, w: F.pad(x * w, (1, 2, 0, 1))),
+        "reflected": ((1,), lambda x, w: F.pad(x * w, (1, 2, 0, 1), "reflect")),
+        "pixel_shuffle": ((1,), lambda x, w: F.pixel_shuffle(torch.cat([x, x * w], 1), 2)),
+        "pixel_unshuffle": ((1,), lambda x, w: F.pixel_unshuffle(x * w, 2)),
+        "dropout": ((1,), lambda x, w: F.dropout(x * w)),
+        "glu": ((1,), lambda x, w: F.glu(x * w, 1)),
+        "prelu": ((4,), F.prelu),
+        "masked_scatter": ((2, 4, 4, 6), lambda x, w: x.masked_scatter(x > 9, w)),
+        "cat": ((2, 4, 4, 6), lambda x, w: torch.cat([x, w], 1)),
+        "gate": ((1,), lambda x, w: x * (x * w).mean((2, 3), keepdim=True).sigmoid()),
+    },
+    5: {
+        "conv": ((6, 4, 3, 3, 3), lambda x, w: F.conv3d(x, w, padding=1)),
+        "conv_transpose": ((4, 6, 3, 3, 3), F.conv_transpose3d),
+        "batch_norm": ((4,), partial(_normalised, training=True)),
+        "max_pool": ((1,), lambda x, w: F.max_pool3d(x * w, 2)),
+        "avg_pool": ((1,), lambda x, w: F.avg_pool3d(x * w, 2)),
+        "pad": ((1,), lambda x, w: F.pad(x * w, (1, 1, 1, 1))),
+    },
+}
+"""By rank, functions of an image and a weight of the given sizes."""
+
+
 def functions() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
     def named(name: str) -> Callable[..., torch.Tensor]:
         found: Callable[..., torch.Tensor] = getattr(torch, name, None) or getattr(F, name)
@@ -93,6 +142,33 @@ def test_results_have_torchs_strides(view):
         wanted, found = (function(VIEWS[view](x)) for x in (host, card))
         if strides(wanted) != strides(found) or wanted.dtype != found.dtype:
             differ[name] = found.stride(), wanted.stride()
+    assert differ == {}
+
+
+@pytest.mark.parametrize("rank", IMAGES)
+@pytest.mark.parametrize("last", ["image", "weight", "neither"])
+def test_images_have_torchs_memory_format(rank, last):
+    """The result, and the gradients of image and weight."""
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}[rank]
+    image = torch.randint(1, 256, (2, 4, 4, 6, 5)[:rank]).float() / 64 + 8
+    differ = {}
+    for name, (sizes, function) in IMAGES[rank].items():
+        rows, values = [], []
+        for device in ("cpu", "spyre"):
+            x, w = image.to(device), _parameter(image.to(device), *sizes)
+            if last == "image":
+                x = x.to(memory_format=memory_format)
+            if last == "weight" and w.dim() == rank:
+                w = w.to(memory_format=memory_format)
+            y = function(x.requires_grad_(), w)
+            grads = torch.autograd.grad(y, (x, w), torch.ones_like(y), allow_unused=True)
+            found = [t for t in (y, *grads) if t is not None]
+            rows.append([strides(t) for t in found])
+            values.append([t.detach().cpu() for t in found])
+        if rows[0] != rows[1]:
+            differ[name] = rows
+        if name != "dropout":
+            torch.testing.assert_close(*values, rtol=1e-3, atol=1e-3)
     assert differ == {}
 
 

@@ -131,6 +131,34 @@ def test_gradients_of_permuted_results():
     torch.testing.assert_close(*(g.cpu() for g in grads), atol=0.1, rtol=0.02)
 
 
+IMAGES = {
+    "conv": lambda x: F.conv2d(x, x[:, :, :2, :2]),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "max_pool": lambda x: F.max_pool2d(x, 2),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 1)),
+    "copy": lambda x: x.contiguous().contiguous(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_are_channels_last(name):
+    x = X.reshape(4, 6, 7, 10)[:, :4].contiguous(memory_format=torch.channels_last).to("spyre")
+    ((wanted, found),) = both(IMAGES[name], x)
+    assert found.stride() == wanted.stride()
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found.cpu(), wanted.cpu(), atol=0.01, rtol=0.01)
+
+
+def test_eager_operations_whose_strides_are_not_those_of_the_meta_function():
+    x = X.reshape(4, 6, 7, 10).contiguous(memory_format=torch.channels_last)
+    grads = []
+    for device, call in (("cpu", F.pad), ("spyre", torch.compile(F.pad))):
+        leaf = x.to(device).requires_grad_()
+        y = call(leaf, (1, 1, 1, 1), "replicate")
+        grads += torch.autograd.grad(y, leaf, torch.ones_like(y))
+    torch.testing.assert_close(grads[1].cpu(), grads[0])
+
+
 def test_results_as_text():
     found = results_of("float16[2,3];bool[4];float32[2,3,1]@[1,2,6];int64[]")
     assert found == [

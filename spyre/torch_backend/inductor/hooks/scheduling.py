@@ -412,7 +412,7 @@ from spyre.torch_backend.inductor.base.sources import KernelCall
 from spyre.torch_backend.inductor.bundles.kernels import SpyreAsyncCompile
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, KernelTensor
 from spyre.torch_backend.program.op_spec import OpKind
-from spyre.torch_backend.tensors import empty_strided_on
+from spyre.torch_backend.tensors import empty_strided_on, with_strides
 """
 
 
@@ -429,6 +429,10 @@ class _OwnCards:
         if device.type != "spyre":
             return code
         return code.replace(" = empty_strided(", " = empty_strided_on(", 1)
+
+    def write_assert_size_stride(self, name: str, size: str, stride: str, op_name: str) -> None:
+        """Write code that gives an eager result the strides of the meta function."""
+        self.writeline(f"{name} = with_strides({name}, {size}, {stride})")  # type: ignore[attr-defined]
 
 
 class SpyreSubgraphWrapper(_OwnCards, compat.SubgraphPythonWrapperCodegen):  # type: ignore[misc]

@@ -17,6 +17,7 @@ import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
 from spyre.torch_backend.eager.dispatch import CONVERTED
+from spyre.torch_backend.eager.launch import in_format_of
 from spyre.torch_backend.eager.masks import is_number_of
 
 aten = torch.ops.aten
@@ -46,7 +47,7 @@ def constant_pad_nd(x: torch.Tensor, pad: Sequence[int], value: Any = 0) -> Any:
         pieces = [_filled(padded, dim, before, value), padded, _filled(padded, dim, behind, value)]
         given = [piece for piece in pieces if piece is not None]
         padded = torch.cat(given, dim) if len(given) > 1 else padded
-    return padded.clone() if all(n <= 0 for n in pad) else padded
+    return in_format_of(x, padded.clone() if all(n <= 0 for n in pad) else padded)
 
 
 def _padded(x: torch.Tensor, pad: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -180,28 +180,10 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
 
 
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
-    """aten::clone of a tensor on the card into a contiguous one."""
-    contiguous = memory_format in (None, torch.contiguous_format, torch.preserve_format)
-    if x.dtype not in CONVERTED or not contiguous or not x.numel():
+    """aten::clone of a tensor on the card."""
+    if x.dtype not in CONVERTED or not x.numel():
         return NotImplemented
     return _record("clone", _copied, [x], (), _empty_like(x, memory_format))[0]
-
-
-def _index_put(x: torch.Tensor, *args: Any, **named: Any) -> Any:
-    """aten::index_put, with the strides of ``x``, as in eager mode."""
-    op = operator("index_put")
-    result = _run_kernel(op, "index_put", index_put_functional, x, *args, **named)
-    if result is NotImplemented or x.is_contiguous():
-        return result
-    return _record("clone", _copied, [result], (), _empty_like(x, None))[0]
-
-
-OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    operator("index_put"): _index_put,
-    operator("_to_copy"): _to_copy,
-    operator("clone"): _clone,
-}
-"""Decompositions that no eager kernel gives, by operator."""
 
 
 def _empty_like(x: torch.Tensor, memory_format: Any) -> torch.Tensor:
@@ -227,7 +209,10 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
         results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
         new = dict(zip(targets, results, strict=True))
     try:
-        return _run_composite(kernel, *args, **kwargs, **new)
+        made = _run_composite(kernel, *args, **kwargs, **new)
+        if isinstance(made, tuple):
+            return tuple(map(_with_strides_of, expected, made))
+        return _with_strides_of(expected, made)
     except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
         return NotImplemented
     except Exception:
@@ -236,9 +221,26 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
         raise
 
 
+def _with_strides_of(expected: Any, made: Any) -> Any:
+    """``made`` with the strides of ``expected``, which torch's meta function gives the result."""
+    is_other = isinstance(expected, torch.Tensor) and made.stride() != expected.stride()
+    if is_other and not expected.is_contiguous() and _is_dense(expected.shape, expected.stride()):
+        return _record("clone", _copied, [made], (), expected)[0]
+    return made
+
+
 def _run_composite(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with recorded_by(_record):
         return kernel(*args, **kwargs)
+
+
+PUT = operator("index_put")
+OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    PUT: partial(_run_kernel, PUT, "index_put", index_put_functional),
+    operator("_to_copy"): _to_copy,
+    operator("clone"): _clone,
+}
+"""Decompositions that no eager kernel gives, by operator."""
 
 
 def _record(
