@@ -95,7 +95,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _missing() -> str:
     """Return the reason why there is no device, or ""."""
     if find_spec("torch") is None:
-        return "the PyTorch device needs torch: pip install 'spyre[torch]'"
+        return "the PyTorch device needs torch: pip install torch==2.13.0"
     import torch
 
     if not hasattr(torch, "spyre"):

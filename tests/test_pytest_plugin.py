@@ -85,7 +85,7 @@ def test_without_a_device_it_is_skipped_with_the_reason(pytester, plugin, monkey
     pytester.makepyfile("import pytest\n@pytest.mark.spyre\ndef test_it(): assert False")
     result = pytester.runpytest_inprocess("-rs", *plugin)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*needs torch: pip install 'spyre[[]torch[]]'*"])
+    result.stdout.fnmatch_lines(["*needs torch: pip install torch==2.13.0*"])
 
 
 def test_options_hold_for_the_run_only(pytester, plugin, monkeypatch):

@@ -173,7 +173,7 @@ def _torch() -> HealthCheck:
     try:
         found = version("torch")
     except PackageNotFoundError:
-        hint = "for the PyTorch device: pip install 'spyre[torch]'"
+        hint = f"for the PyTorch device: pip install torch=={wanted}"
         return HealthCheck("torch", "note", "not installed", hint)
     if found.partition("+")[0] != wanted:
         hint = f"the PyTorch device needs torch {wanted}"

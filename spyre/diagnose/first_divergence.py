@@ -134,7 +134,7 @@ def _of_nodes(nodes: Iterable[Node]) -> Iterator[tuple[ExecuteVerdict, Values]]:
             last, unknown = members[-1], [v for v in members if v.written and not v.agreed]
             # Constants fill memory before the node computes, unless nothing else is wrong.
             unknown = [v for v in unknown if not v.is_filled] or unknown
-            is_other = last.results - last.read_values
+            is_other = any(not v.is_inner for v in last.results - last.read_values)
             if not is_other and (unknown or last.written):
                 yield (unknown or [last])[0], tuple(values)
 

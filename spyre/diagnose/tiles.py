@@ -182,18 +182,19 @@ def is_constant(values: Array) -> bool:
     return bool(values.size) and bool((values == values.flat[0]).all())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ReferenceValue:
     """Numbers that the function computes; ``name``: of the input, operation or output.
 
     ``base``: the value that this is a view of. ``makers``: operations with this result, each with
-    the values among its operands.
+    the values among its operands. ``is_inner``: only the decomposition of an operation has it.
     """
 
     name: str
     values: Array
     base: ReferenceValue | None = None
     makers: list[tuple[str, tuple[ReferenceValue, ...]]] = field(default_factory=list)
+    is_inner: bool = False
 
     @property
     def whole(self) -> ReferenceValue:

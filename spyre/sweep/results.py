@@ -67,7 +67,7 @@ def require_parquet() -> Any:
         import pyarrow.parquet
     except ImportError as error:
         message = "a Parquet file needs pyarrow, which is not installed"
-        hint = "pip install 'spyre[cluster]', or give --out a name in .csv"
+        hint = "pip install pyarrow, or give --out a name in .csv"
         raise SweepError("SPY743", message, hint=hint) from error
     return pyarrow
 

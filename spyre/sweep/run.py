@@ -256,7 +256,7 @@ def _distributed() -> Any:
         import distributed
     except ImportError as error:
         message = "--scheduler needs Dask, which is not installed"
-        raise SweepError("SPY743", message, hint="pip install 'spyre[cluster]'") from error
+        raise SweepError("SPY743", message, hint="pip install 'dask[distributed]'") from error
     return distributed
 
 

@@ -53,11 +53,12 @@ class _Recording(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
         """
         if tensor.numel() < 2 or not (tensor.is_floating_point() or tensor.dtype == torch.bool):
             return None
-        value = ReferenceValue(name, _numbers(tensor), base)
+        value = ReferenceValue(name, _numbers(tensor), base, is_inner=bool(self._decomposed))
         if is_constant(value.values):
             return None
         self._tensors.append(tensor)  # its id stays its own
         value = self.values.setdefault((value.squeezed.shape, value.squeezed.tobytes()), value)
+        value.is_inner &= bool(self._decomposed)
         self._of_tensors[id(tensor)] = value
         return value
 

@@ -175,6 +175,19 @@ def test_the_origin_of_an_execute(origin: Origin, tmp_path: Path):
     assert (found.number, found.value, found.is_read) == (0, "aten.abs", False)
 
 
+def test_an_inner_value_in_place_of_the_whole(tmp_path: Path):
+    """silu is decomposed into a product by sigmoid, which is known, but not what is due."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    builder.add(pointwise("sigmoid", (32, 128), [HostOperand(x.at(0))], lx(0), {"mb": 2}))
+    builder.add(pointwise("neg", (32, 128), [lx(0)], HostOperand(y.at(0)), {"mb": 2}))
+    origins = [Origin("silu", "aten.silu.default"), Origin("neg", "aten.neg.default")]
+    write_bundle(builder.build().with_origins(origins), programs.write(builder, tmp_path, ROLES))
+    found = spyre.first_wrong(tmp_path, lambda x: -torch.nn.functional.silu(x))
+    assert found is not None
+    assert (found.number, found.value) == (0, "aten.silu")
+
+
 def test_a_result_that_equals_an_operand(tmp_path: Path):
     """relu of positive numbers: the execute computes its value, the next one does not."""
     builder = BundleBuilder()
