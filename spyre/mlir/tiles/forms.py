@@ -324,7 +324,7 @@ def _spaced(words: list[str]) -> str:
 
 def print_tiles(module: TileModule) -> str:
     """The whole text, ending in a newline."""
-    lines = [f"#{alias.name} = {alias.value}" for alias in module.aliases]
+    lines = [f"#{name} = {value}" for name, value in module.aliases.items()]
     if module.wrapped:
         name = f" @{module.name}" if module.name else ""
         lines.append(f"module{name}{_attributes(module.attributes)} {{")

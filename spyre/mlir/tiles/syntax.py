@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from spyre.errors import SourceLocation
-from spyre.mlir.program import AffineExpr, AffineMap, AffineSet
+from spyre.mlir.program import AffineExpr
 from spyre.mlir.text import NO_POSITION, Rejection, SourceText, SyntaxNode
 
 __all__ = ["NO_POSITION", "Rejection", "SourceText"]
@@ -312,19 +312,14 @@ def walk(body: tuple[TileOp, ...]) -> Iterator[TileOp]:
 
 
 @dataclass(frozen=True, slots=True)
-class AliasDefinition(SyntaxNode):
-    """``#name = value``: an AffineMap, an AffineSet, or the text of a location."""
-
-    name: str
-    value: AffineMap | AffineSet | Opaque
-
-
-@dataclass(frozen=True, slots=True)
 class TileModule(SyntaxNode):
-    """A whole text. ``wrapped``: ``module`` is written; else functions stand at top level."""
+    """A whole text. ``wrapped``: ``module`` is written; else functions stand at top level.
 
-    functions: tuple[TileFunction, ...]
-    aliases: tuple[AliasDefinition, ...] = ()
+    ``aliases``: maps, sets and locations by name.
+    """
+
+    functions: tuple[TileFunction, ...] = ()
+    aliases: Mapping[str, AttributeValue] = field(default_factory=dict)
     wrapped: bool = True
     name: str | None = None
     attributes: tuple[AttributeEntry, ...] = ()
@@ -337,9 +332,7 @@ class TileModule(SyntaxNode):
 
     def resolved(self, value: AttributeValue) -> AttributeValue:
         """Return ``value``, or the value of an alias; None for an alias that is not defined."""
-        if not isinstance(value, Alias):
-            return value
-        return next((a.value for a in self.aliases if a.name == value.name), None)
+        return self.aliases.get(value.name) if isinstance(value, Alias) else value
 
     def attribute(self, op: TileOp, key: str) -> AttributeValue:
         """Value of an attribute, aliases resolved; None if it is not given."""
