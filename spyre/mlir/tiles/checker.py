@@ -90,14 +90,13 @@ class _Function:
         self.scope[name] = _Value(type_, op)
 
     def _undefined(self, name: Name) -> Fault[int]:
-        place = self.anywhere.get(name)
-        if place is None:
-            return Fault("SPY130", name.start_pos, f"%{name} is not defined", "a value in scope")
-        if place > name.start_pos:
-            message = f"%{name} is used before its definition"
-            return Fault("SPY131", name.start_pos, message, "a definition above")
-        message = f"%{name} is defined inside of a region that ends before this use"
-        return Fault("SPY132", name.start_pos, message, "a result of the operation with the region")
+        place, hint = self.anywhere.get(name, -1), "a result of the operation with the region"
+        code, message = "SPY132", "is defined inside of a region that ends before this use"
+        if place < 0:
+            code, message, hint = "SPY130", "is not defined", "a value in scope"
+        elif place > name.start_pos:
+            code, message, hint = "SPY131", "is used before its definition", "a definition above"
+        return Fault(code, name.start_pos, f"%{name} {message}", hint)
 
     # --- operations
 
