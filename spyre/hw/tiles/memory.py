@@ -35,8 +35,6 @@ from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
 from spyre.mlir.tiles import Expression
 
-# --- views --------------------------------------------------------------------------------------
-
 
 def trace_view(site: Site) -> None:
     """A view of one part."""
@@ -141,9 +139,6 @@ def _number(site: Site, values: Any) -> Number:
     return Number(np.atleast_2d(np.asarray(values, np.int64)), site.level)
 
 
-# --- access tiles ---------------------------------------------------------------------------------
-
-
 def trace_access_tile(site: Site) -> None:
     """The box of coordinates from the values of the indices on."""
     view, base_map = site.one_of(View, site.op.fields["view"]), site.resolved("base_map")
@@ -217,9 +212,6 @@ def _pieces(site: Site, access: Access) -> list[Piece]:
     return found
 
 
-# --- loads and stores -----------------------------------------------------------------------------
-
-
 def trace_moved(site: Site) -> None:
     """ktdp.load: a view of whole sticks if its one use is near, else a copy in the scratchpads.
 
@@ -270,8 +262,6 @@ def _check_aliasing(site: Site, memory: DataTile) -> None:
             site.fail(LaunchError, "SPY192", message, expected, f"{pitch} bytes")
         reach += pitch * (extent - 1)
 
-
-# --- indirect accesses ----------------------------------------------------------------------------
 
 Line = tuple[Array, Shape]
 """A linear function of the variables: its first value [row, tile], and its step along each."""

@@ -456,10 +456,8 @@ class Site:
         title = f"{place.line}:{place.column} {self.op.name}" if place else self.op.name
         taken = sum(s.operation.sdsc_name.startswith(title) for s in tracer.statements)
         title = title if not taken else f"{title} [{taken}]"
-        tracer.statements += Intent(
-            name, tuple(inputs), output, extents, stick, level, key, tracer.grid, title, place,
-            **further,
-        ).statements()  # fmt: skip
+        intent = Intent(self, name, tuple(inputs), output, extents, stick, key, title, **further)
+        tracer.statements += intent.statements()
         if sum(len(s.key) for s in tracer.statements) > MOST_INSTANCES:
             most = f"at most {MOST_INSTANCES} executes in one launch"
             self.fail(LaunchError, "SPY175", "too many iterations", most)

@@ -82,8 +82,6 @@ class _Function:
         yield from attribute_faults(self.module, self.function.results, self.function.position)
         yield from self._body(self.function.body, self.function.results)
 
-    # --- names
-
     def _define(self, name: Name, type_: Type, op: TileOp | None) -> Faults:
         if name in self.scope:
             yield Fault("SPY133", name.start_pos, f"%{name} is defined twice", "another name")
@@ -97,8 +95,6 @@ class _Function:
         elif place > name.start_pos:
             code, message, hint = "SPY131", "is used before its definition", "a definition above"
         return Fault(code, name.start_pos, f"%{name} {message}", hint)
-
-    # --- operations
 
     def _body(self, body: tuple[TileOp, ...], expected: Types | None) -> Faults:
         """Operations of a block, which ends by yielding values of the types ``expected``."""

@@ -53,8 +53,6 @@ class _Parser:
         self.aliases: dict[str, AttributeValue] = {}
         self.functions: list[TileFunction] = []
 
-    # --- top level
-
     def module(self) -> TileModule:
         """The whole text: aliases, and a module or functions."""
         reader, outline = self.reader, TileModule(wrapped=False)
@@ -104,8 +102,6 @@ class _Parser:
         else:
             reader.fail("affine_map<…>, affine_set<…> or loc(…)")
 
-    # --- functions
-
     def _function(self) -> TileFunction:
         reader = self.reader
         place, _ = reader.place, reader.next()
@@ -137,8 +133,6 @@ class _Parser:
         if reader.text == "{":
             reader.dictionary()
         return TileParameter(name, type_, reader.location(), position=name.start_pos)
-
-    # --- operations
 
     def _operations(self) -> tuple[TileOp, ...]:
         """Operations up to the brace that closes their block."""
