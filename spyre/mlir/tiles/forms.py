@@ -91,9 +91,6 @@ def elements_of(form: str) -> tuple[Element, ...]:
     return sequence()
 
 
-# --- reading ----------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Draft:
     """An operation while it is read. ``body`` reads the operations of a region up to its brace;
@@ -223,9 +220,6 @@ def _typed_names(reader: Reader) -> tuple[tuple[Name, Type | None], ...]:
     return reader.listed(pair, ")")
 
 
-# --- printing ---------------------------------------------------------------------------------
-
-
 def print_operation(op: TileOp, indent: str = "") -> str:
     """One operation with its regions, without the indentation of its first line."""
     is_generic = op.name.startswith(f"{EXAMPLE_DIALECT}.")
@@ -317,9 +311,6 @@ def _spaced(words: list[str]) -> str:
         glued = not text or text.endswith("(") or word[0] in f",){GLUE}"
         text += word.removeprefix(GLUE) if glued else f" {word}"
     return text
-
-
-# --- printing of texts ----------------------------------------------------------------------------
 
 
 def print_tiles(module: TileModule) -> str:
