@@ -242,8 +242,6 @@ class Site:
                 found = f"tile {np.argwhere(others)[0][1]}"
                 self.fail(LaunchError, "SPY190", message, expected, found)
 
-    # --- values -----------------------------------------------------------------------------------
-
     def resolved(self, key: str) -> Any:
         """An attribute's value, aliases resolved; None if it is not given."""
         return self.tracer.program.module.attribute(self.op, key)
@@ -398,8 +396,6 @@ class Site:
             return last.name == user and last.fields["value"] == name and numbers
         stores = any(op.regions or op.name.startswith(("ktdp.store", "ktdp.in")) for op in between)
         return not stores and not (last.regions and last.name.startswith("scf."))
-
-    # --- storage and statements -------------------------------------------------------------------
 
     def slot(
         self,

@@ -35,8 +35,6 @@ def named(text: str, position: int = NO_POSITION) -> Name:
     return name
 
 
-# --- types ------------------------------------------------------------------------------------
-
 FLOATS = ("f16", "bf16", "f32", "!spyreop.df16")
 INTEGERS = ("index", "i1", "i8", "i16", "i32", "i64", "si32")
 ELEMENTS = (*FLOATS, *INTEGERS)
@@ -132,9 +130,6 @@ def read_type(text: str) -> Type:
     return Type("other", text=shown)
 
 
-# --- attributes -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Alias:
     """``#name``, defined at top level."""
@@ -211,9 +206,6 @@ class Subscript:
     def __str__(self) -> str:
         inside = ", ".join(map(str, self.expressions))
         return f"({inside})" if self.view is None else f"ind(%{self.view}[{inside}])"
-
-
-# --- operations, functions, modules -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
