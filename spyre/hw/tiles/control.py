@@ -108,9 +108,6 @@ def _yields(region: Region) -> tuple[str, ...]:
     return found
 
 
-# --- numbers that a loop carries ------------------------------------------------------------------
-
-
 def _carried_numbers(site: Site) -> dict[str, str]:
     """Arguments of a loop whose numbers are known before it runs, with the values in their place:
     those computed from the induction variable, each other, and numbers from outside the loop.
@@ -179,9 +176,6 @@ def _merged(site: Site, mask: Any, yes: Value, no: Value) -> Number:
     return replace(yes, values=np.where(mask, *arrays), level=site.level)
 
 
-# --- tiles that loops and branches give -----------------------------------------------------------
-
-
 def placed(site: Site, name: str, tile: DataTile, stick: int | None) -> DataTile:
     """A place for the result ``name``, which holds ``tile`` at first."""
     until = max(site.until, site.tracer.last_use(site.op, name))
@@ -243,9 +237,6 @@ def trace_if(site: Site) -> None:
             branch.write(tile, kept)
     for result, merged in found.items():
         site.bind(merged, result)
-
-
-# --- deliveries -----------------------------------------------------------------------------------
 
 
 def _on_members(site: Site, tiles: Members) -> Site:

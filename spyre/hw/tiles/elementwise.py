@@ -221,9 +221,6 @@ def converted(
     return site.pointwise(name, [tile], tile.shape, target, kept, wanted)
 
 
-# --- functions that the engine does not have ------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Term:
     """A float32 tile in a formula."""

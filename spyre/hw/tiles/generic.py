@@ -73,9 +73,6 @@ def trace_reduce(site: Site) -> None:
     _reduction(site, seen, shape, dims, [kept] * len(fields["outs"]))
 
 
-# --- operands through maps ------------------------------------------------------------------------
-
-
 def _order(site: Site, map_: AffineMap) -> Shape:
     order = map_.permutation
     if order is None:
@@ -143,9 +140,6 @@ def _body(
     tracer.targets = outer
     tile = site.as_tile(made, shape)
     return target if tile is inner and target is not None else tile.permuted(to_output)
-
-
-# --- reductions -----------------------------------------------------------------------------------
 
 
 def _reduction(

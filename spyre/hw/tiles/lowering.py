@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyre.errors import SourceLocation
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.hw.tiles.program import TileStatement
-from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Level, Shape
+from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, DataTile, Shape
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+
+if TYPE_CHECKING:
+    from spyre.hw.tiles.trace import Site
 
 PRODUCT = "batchmatmul"
 SPARE = "lane"
@@ -38,24 +41,21 @@ class Operand:
 
 @dataclass(frozen=True)
 class Intent:
-    """An operation to be stated: operands, extents per dim, dim along lanes; over the iterations
-    and tiles of ``level``, whose places in program order are ``key``.
+    """An operation to be stated at ``site``: operands, extents per dim, dim along lanes.
 
-    ``title`` names it: its place in the text. ``masks``: as of `Operation`. ``indices``: index
-    tensors of a move, with the bytes that an index counts and how many there are; ``gathers``: they
-    move the input, else the output.
+    ``key``: places of the iterations in program order. ``title`` names it: its place in the text.
+    ``masks``: as of `Operation`. ``indices``: index tensors of a move, with the bytes that an index
+    counts and how many there are; ``gathers``: they move the input, else the output.
     """
 
+    site: Site
     name: str
     inputs: tuple[Operand, ...]
     output: Operand
     extents: Mapping[str, int]
     stick: str
-    level: Level
     key: Int64Array
-    grid: Sequence[int]
     title: str
-    location: SourceLocation | None
     constants: Mapping[str, int] = field(default_factory=dict)
     masks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     indices: tuple[tuple[Operand, int, int], ...] = ()
@@ -63,8 +63,7 @@ class Intent:
 
     def statements(self) -> list[TileStatement]:
         """The statements, one per set of active tiles."""
-        active = self.level.active
-        distinct, which = np.unique(active, axis=0, return_inverse=True)
+        distinct, which = np.unique(self.site.level.active, axis=0, return_inverse=True)
         patterns = [
             (np.flatnonzero(which.reshape(-1) == k), np.flatnonzero(row))
             for k, row in enumerate(distinct)
@@ -75,9 +74,9 @@ class Intent:
 
 def _statement(intent: Intent, number: int, rows: Int64Array, tiles: Int64Array) -> TileStatement:
     """The iterations ``rows`` on ``tiles``."""
-    level = intent.level
+    level = intent.site.level
     name = intent.title if not number else f"{intent.title} ({number})"
-    slices = _slices(intent.grid, tiles)
+    slices = _slices(intent.site.tracer.grid, tiles)
     operands = (*intent.inputs, *(index for index, _, _ in intent.indices), intent.output)
     starts = [
         np.broadcast_to(level.lift(o.tile.offsets, o.tile.level), level.active.shape)[
@@ -115,7 +114,7 @@ def _statement(intent: Intent, number: int, rows: Int64Array, tiles: Int64Array)
     )  # fmt: skip
     offsets = np.concatenate(columns, axis=1) if columns else np.zeros((len(rows), 0), np.int64)
     places = intent.key[rows], level.indices[rows]
-    return TileStatement(operation, intent.location, offsets, tuple(owners), *places)
+    return TileStatement(operation, intent.site.place, offsets, tuple(owners), *places)
 
 
 def _slices(grid: Sequence[int], tiles: Int64Array) -> list[tuple[str, int, Int64Array]]:

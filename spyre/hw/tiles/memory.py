@@ -35,8 +35,6 @@ from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
 from spyre.mlir.tiles import Expression
 
-# --- views --------------------------------------------------------------------------------------
-
 
 def trace_view(site: Site) -> None:
     """A view of one part."""
@@ -141,9 +139,6 @@ def _number(site: Site, values: Any) -> Number:
     return Number(np.atleast_2d(np.asarray(values, np.int64)), site.level)
 
 
-# --- access tiles ---------------------------------------------------------------------------------
-
-
 def trace_access_tile(site: Site) -> None:
     """The box of coordinates from the values of the indices on."""
     view, base_map = site.one_of(View, site.op.fields["view"]), site.resolved("base_map")
@@ -217,9 +212,6 @@ def _pieces(site: Site, access: Access) -> list[Piece]:
     return found
 
 
-# --- loads and stores -----------------------------------------------------------------------------
-
-
 def trace_moved(site: Site) -> None:
     """ktdp.load: a view of whole sticks if its one use is near, else a copy in the scratchpads.
 
@@ -236,16 +228,21 @@ def trace_moved(site: Site) -> None:
     if len(pieces) == len(whole) == 1 and whole[0].stick is not None:
         _bind_operand(site, whole[0])
         return
-    if loads:
-        value = site.rows(access.shape, access.view.element)
-        if access.view.is_clipped:
-            site.write(site.filled(0, value.element, value.shape), value)
-        site.bind(value)
-    else:
-        value = site.tile(site.op.fields["value"], access.shape)
+    value = _value(site, access)
+    if loads and access.view.is_clipped:
+        site.write(site.filled(0, value.element, value.shape), value)
     for memory, at, own in pieces:
         place = value.part(at, memory.shape, own)
         site.at(own).move(*((memory, place) if loads else (place, memory)))
+
+
+def _value(site: Site, access: Access) -> DataTile:
+    """The tile that is stored, or a new one for what is loaded."""
+    if not site.op.results:
+        return site.tile(site.op.fields["value"], access.shape)
+    value = site.rows(access.shape, access.view.element)
+    site.bind(value)
+    return value
 
 
 def _bind_operand(site: Site, memory: DataTile) -> None:
@@ -271,8 +268,6 @@ def _check_aliasing(site: Site, memory: DataTile) -> None:
         reach += pitch * (extent - 1)
 
 
-# --- indirect accesses ----------------------------------------------------------------------------
-
 Line = tuple[Array, Shape]
 """A linear function of the variables: its first value [row, tile], and its step along each."""
 
@@ -281,11 +276,7 @@ def _move_indirect(site: Site, access: Access, loads: bool) -> None:
     """A copy of, or to, the elements that the subscripts name."""
     assert access.op is not None
     order, whole, subscripts = access.order, access.view, access.op.fields["subscripts"]
-    if loads:
-        value = site.rows(access.shape, whole.element)
-        site.bind(value)
-    else:
-        value = site.tile(site.op.fields["value"], access.shape)
+    value = _value(site, access)
     lookups = [site.value(s.view) if s.view else None for s in subscripts]
     if any(len(v.parts) > 1 for v in (whole, *lookups) if isinstance(v, View)):
         site.refuse("an indirect access of a distributed view", "a view of one part")

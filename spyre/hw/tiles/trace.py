@@ -242,8 +242,6 @@ class Site:
                 found = f"tile {np.argwhere(others)[0][1]}"
                 self.fail(LaunchError, "SPY190", message, expected, found)
 
-    # --- values -----------------------------------------------------------------------------------
-
     def resolved(self, key: str) -> Any:
         """An attribute's value, aliases resolved; None if it is not given."""
         return self.tracer.program.module.attribute(self.op, key)
@@ -399,8 +397,6 @@ class Site:
         stores = any(op.regions or op.name.startswith(("ktdp.store", "ktdp.in")) for op in between)
         return not stores and not (last.regions and last.name.startswith("scf."))
 
-    # --- storage and statements -------------------------------------------------------------------
-
     def slot(
         self,
         shape: Shape,
@@ -456,10 +452,8 @@ class Site:
         title = f"{place.line}:{place.column} {self.op.name}" if place else self.op.name
         taken = sum(s.operation.sdsc_name.startswith(title) for s in tracer.statements)
         title = title if not taken else f"{title} [{taken}]"
-        tracer.statements += Intent(
-            name, tuple(inputs), output, extents, stick, level, key, tracer.grid, title, place,
-            **further,
-        ).statements()  # fmt: skip
+        intent = Intent(self, name, tuple(inputs), output, extents, stick, key, title, **further)
+        tracer.statements += intent.statements()
         if sum(len(s.key) for s in tracer.statements) > MOST_INSTANCES:
             most = f"at most {MOST_INSTANCES} executes in one launch"
             self.fail(LaunchError, "SPY175", "too many iterations", most)

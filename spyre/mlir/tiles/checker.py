@@ -82,24 +82,19 @@ class _Function:
         yield from attribute_faults(self.module, self.function.results, self.function.position)
         yield from self._body(self.function.body, self.function.results)
 
-    # --- names
-
     def _define(self, name: Name, type_: Type, op: TileOp | None) -> Faults:
         if name in self.scope:
             yield Fault("SPY133", name.start_pos, f"%{name} is defined twice", "another name")
         self.scope[name] = _Value(type_, op)
 
     def _undefined(self, name: Name) -> Fault[int]:
-        place = self.anywhere.get(name)
-        if place is None:
-            return Fault("SPY130", name.start_pos, f"%{name} is not defined", "a value in scope")
-        if place > name.start_pos:
-            message = f"%{name} is used before its definition"
-            return Fault("SPY131", name.start_pos, message, "a definition above")
-        message = f"%{name} is defined inside of a region that ends before this use"
-        return Fault("SPY132", name.start_pos, message, "a result of the operation with the region")
-
-    # --- operations
+        place, hint = self.anywhere.get(name, -1), "a result of the operation with the region"
+        code, message = "SPY132", "is defined inside of a region that ends before this use"
+        if place < 0:
+            code, message, hint = "SPY130", "is not defined", "a value in scope"
+        elif place > name.start_pos:
+            code, message, hint = "SPY131", "is used before its definition", "a definition above"
+        return Fault(code, name.start_pos, f"%{name} {message}", hint)
 
     def _body(self, body: tuple[TileOp, ...], expected: Types | None) -> Faults:
         """Operations of a block, which ends by yielding values of the types ``expected``."""

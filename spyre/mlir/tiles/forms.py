@@ -91,9 +91,6 @@ def elements_of(form: str) -> tuple[Element, ...]:
     return sequence()
 
 
-# --- reading ----------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Draft:
     """An operation while it is read. ``body`` reads the operations of a region up to its brace;
@@ -223,9 +220,6 @@ def _typed_names(reader: Reader) -> tuple[tuple[Name, Type | None], ...]:
     return reader.listed(pair, ")")
 
 
-# --- printing ---------------------------------------------------------------------------------
-
-
 def print_operation(op: TileOp, indent: str = "") -> str:
     """One operation with its regions, without the indentation of its first line."""
     is_generic = op.name.startswith(f"{EXAMPLE_DIALECT}.")
@@ -319,12 +313,9 @@ def _spaced(words: list[str]) -> str:
     return text
 
 
-# --- printing of texts ----------------------------------------------------------------------------
-
-
 def print_tiles(module: TileModule) -> str:
     """The whole text, ending in a newline."""
-    lines = [f"#{alias.name} = {alias.value}" for alias in module.aliases]
+    lines = [f"#{name} = {value}" for name, value in module.aliases.items()]
     if module.wrapped:
         name = f" @{module.name}" if module.name else ""
         lines.append(f"module{name}{_attributes(module.attributes)} {{")

@@ -14,7 +14,7 @@ from spyre.errors import MlirSyntaxError
 from spyre.mlir.tiles.forms import GENERIC_FORM, Draft, elements_of, read_form
 from spyre.mlir.tiles.reading import Reader, affine, reader_of
 from spyre.mlir.tiles.syntax import (
-    AliasDefinition,
+    AttributeValue,
     Name,
     Opaque,
     Rejection,
@@ -50,14 +50,12 @@ class _Parser:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.aliases: list[AliasDefinition] = []
+        self.aliases: dict[str, AttributeValue] = {}
         self.functions: list[TileFunction] = []
-
-    # --- top level
 
     def module(self) -> TileModule:
         """The whole text: aliases, and a module or functions."""
-        reader, outline = self.reader, TileModule((), wrapped=False)
+        reader, outline = self.reader, TileModule(wrapped=False)
         while reader.kind != "end":
             if reader.text not in ("module", "builtin.module"):
                 self._top_level("module, func.func or #name = …")
@@ -72,37 +70,37 @@ class _Parser:
             while not reader.accept("}"):
                 self._top_level("func.func, #name = … or }")
             location = reader.location()
-            outline = TileModule((), (), True, name, attributes, location, position=place)
+            outline = TileModule(
+                name=name, attributes=attributes, location=location, position=place
+            )
         if not outline.wrapped and not self.functions:
             expected = "module { func.func … }"
             raise Rejection("SPY105", "the text holds no function", reader.place, expected=expected)
-        return replace(outline, functions=tuple(self.functions), aliases=tuple(self.aliases))
+        return replace(outline, functions=tuple(self.functions), aliases=self.aliases)
 
     def _top_level(self, expected: str) -> None:
         reader = self.reader
         if reader.kind == "alias":
-            self.aliases.append(self._alias())
+            self._alias()
         elif reader.text == "func.func":
             self.functions.append(self._function())
         else:
             reader.fail(expected)
 
-    def _alias(self) -> AliasDefinition:
+    def _alias(self) -> None:
         reader = self.reader
         place, name = reader.place, reader.next()[1:]
-        if any(alias.name == name for alias in self.aliases):
+        if name in self.aliases:
             raise Rejection("SPY135", f"#{name} is defined twice", place)
         reader.expect("=")
-        if (location := reader.location()) is not None:
-            return AliasDefinition(name, Opaque(location), position=place)
-        if not reader.text.startswith(("affine_map<", "affine_set<")):
-            reader.fail("affine_map<…>, affine_set<…> or loc(…)")
         start = reader.place
-        value = affine(reader.next(), start)
-        reader.location()
-        return AliasDefinition(name, value, position=place)
-
-    # --- functions
+        if reader.kind == "loc":
+            self.aliases[name] = Opaque(reader.next())
+        elif reader.text.startswith(("affine_map<", "affine_set<")):
+            self.aliases[name] = affine(reader.next(), start)
+            reader.location()
+        else:
+            reader.fail("affine_map<…>, affine_set<…> or loc(…)")
 
     def _function(self) -> TileFunction:
         reader = self.reader
@@ -135,8 +133,6 @@ class _Parser:
         if reader.text == "{":
             reader.dictionary()
         return TileParameter(name, type_, reader.location(), position=name.start_pos)
-
-    # --- operations
 
     def _operations(self) -> tuple[TileOp, ...]:
         """Operations up to the brace that closes their block."""

@@ -159,8 +159,6 @@ class Reader:
             items.append(item())
         return tuple(items)
 
-    # --- types and attributes
-
     def type(self) -> Type:
         """A type; SPY186 for one that KTIR does not have."""
         place, text = self.place, self.text
@@ -246,8 +244,6 @@ class Reader:
         entries = self.listed(entry, "}")
         check_unique((entry.key, entry.position) for entry in entries)
         return entries
-
-    # --- expressions
 
     def expression(self) -> Expression:
         """An affine expression over values."""

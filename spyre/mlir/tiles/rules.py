@@ -562,8 +562,6 @@ def _equation(context: Context, left: str, right: str) -> Faults:
     message = f"{name or 'number'} of {field}"
     if "." in right or right[0] == "#":
         message += f" and of {other} differ"
-        found, expected = (
-            context.type_of(side) if "." in side else value
-            for side, value in ((left, found), (right, expected))
-        )
+        found = context.type_of(left) if "." in left else found
+        expected = context.type_of(right) if "." in right else expected
     yield context.fault(_CODES.get(name, "SPY183"), message, expected, found)

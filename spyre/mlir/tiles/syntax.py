@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from spyre.errors import SourceLocation
-from spyre.mlir.program import AffineExpr, AffineMap, AffineSet
+from spyre.mlir.program import AffineExpr
 from spyre.mlir.text import NO_POSITION, Rejection, SourceText, SyntaxNode
 
 __all__ = ["NO_POSITION", "Rejection", "SourceText"]
@@ -34,8 +34,6 @@ def named(text: str, position: int = NO_POSITION) -> Name:
     name.start_pos = position
     return name
 
-
-# --- types ------------------------------------------------------------------------------------
 
 FLOATS = ("f16", "bf16", "f32", "!spyreop.df16")
 INTEGERS = ("index", "i1", "i8", "i16", "i32", "i64", "si32")
@@ -132,9 +130,6 @@ def read_type(text: str) -> Type:
     return Type("other", text=shown)
 
 
-# --- attributes -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Alias:
     """``#name``, defined at top level."""
@@ -211,9 +206,6 @@ class Subscript:
     def __str__(self) -> str:
         inside = ", ".join(map(str, self.expressions))
         return f"({inside})" if self.view is None else f"ind(%{self.view}[{inside}])"
-
-
-# --- operations, functions, modules -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,19 +304,14 @@ def walk(body: tuple[TileOp, ...]) -> Iterator[TileOp]:
 
 
 @dataclass(frozen=True, slots=True)
-class AliasDefinition(SyntaxNode):
-    """``#name = value``: an AffineMap, an AffineSet, or the text of a location."""
-
-    name: str
-    value: AffineMap | AffineSet | Opaque
-
-
-@dataclass(frozen=True, slots=True)
 class TileModule(SyntaxNode):
-    """A whole text. ``wrapped``: ``module`` is written; else functions stand at top level."""
+    """A whole text. ``wrapped``: ``module`` is written; else functions stand at top level.
 
-    functions: tuple[TileFunction, ...]
-    aliases: tuple[AliasDefinition, ...] = ()
+    ``aliases``: maps, sets and locations by name.
+    """
+
+    functions: tuple[TileFunction, ...] = ()
+    aliases: Mapping[str, AttributeValue] = field(default_factory=dict)
     wrapped: bool = True
     name: str | None = None
     attributes: tuple[AttributeEntry, ...] = ()
@@ -337,9 +324,7 @@ class TileModule(SyntaxNode):
 
     def resolved(self, value: AttributeValue) -> AttributeValue:
         """Return ``value``, or the value of an alias; None for an alias that is not defined."""
-        if not isinstance(value, Alias):
-            return value
-        return next((a.value for a in self.aliases if a.name == value.name), None)
+        return self.aliases.get(value.name) if isinstance(value, Alias) else value
 
     def attribute(self, op: TileOp, key: str) -> AttributeValue:
         """Value of an attribute, aliases resolved; None if it is not given."""
