@@ -265,11 +265,14 @@ def take_sizes(model: torch.fx.GraphModule) -> None:
 
 
 def uses_spyre(model: Any, example_inputs: Any) -> bool:
-    """Return True if a graph has tensors on spyre."""
+    """Return True if a graph has tensors on spyre; its nodes need not have values."""
     values = [*example_inputs]
     if isinstance(model, torch.fx.GraphModule):
-        values += [n.meta.get("val", n.meta.get("example_value")) for n in model.graph.nodes]
-    return any(isinstance(v, torch.Tensor) and v.device.type == "spyre" for v in values)
+        nodes = model.graph.nodes
+        values += [n.meta.get("val", n.meta.get("example_value")) for n in nodes]
+        values += [n.kwargs.get("device") for n in nodes]
+    devices = (v.device if isinstance(v, torch.Tensor) else v for v in values)
+    return any(isinstance(d, torch.device) and d.type == "spyre" for d in devices)
 
 
 WRITERS = {

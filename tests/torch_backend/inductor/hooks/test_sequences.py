@@ -143,3 +143,14 @@ def test_operations_of_the_cpu_in_graphs_of_the_card(name, dynamic, monkeypatch)
     torch.compiler.reset()
     found = torch.compile(HOST_MADE[name], dynamic=dynamic)(x.to("spyre")).cpu()
     torch.testing.assert_close(found, HOST_MADE[name](x), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_graphs_of_the_cpu_that_make_tensors_on_the_card(dynamic):
+    def function(c):
+        return torch.full((4, 6), 2.0, device="spyre") * c.max()
+
+    c = torch.arange(12.0).reshape(3, 4)
+    found = torch.compile(function, dynamic=dynamic)(c)
+    assert found.device.type == "spyre"
+    assert torch.equal(found.cpu(), torch.full((4, 6), 22.0))
