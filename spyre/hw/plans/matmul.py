@@ -285,7 +285,7 @@ def plan_product(context: PlanContext) -> Iterator[Int64Array]:
     if not context.output.tensor.by_elements:
         yield from plan_matmul(context)
         return
-    if not any(context.format_code(access.tensor) == tb.FP32 for access in context.accesses):
+    if context.format_code(context.output.tensor) != tb.FP32:
         refuse_chunks(context)
     roles = find_roles(context)
     for space in spaces(context, (roles.reduction,)):

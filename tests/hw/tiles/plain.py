@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spyre.hw.reference.definitions import sum_in_chunks
 from spyre.mlir.program import INTEGERS, fold
 from spyre.mlir.tiles import KtirProgram
 
@@ -100,10 +101,12 @@ class Points:
 
 
 class Plain:
-    """One run. ``half``: rounds float32 to the run's 16-bit format."""
+    """One run. ``half``: rounds float32 to the run's 16-bit format; ``chunks``: rules of the number
+    mode in which sums of that format add up in chunks.
+    """
 
-    def __init__(self, program: KtirProgram, half: Callable[[np.ndarray], np.ndarray]) -> None:
-        self.program, self.module, self.half = program, program.module, half
+    def __init__(self, program: KtirProgram, half: Callable[[np.ndarray], np.ndarray], chunks=None):
+        self.program, self.module, self.half, self.chunks = program, program.module, half, chunks
 
     def run(self, given: Mapping[str, Any], function: str | None = None) -> dict[str, np.ndarray]:
         """Memory of every pointer after the run, float32 or int32."""
@@ -332,18 +335,27 @@ class Tile:
         axes = tuple(int(n.value) for n in op.fields["dimensions"])
         name = op.fields["combiner"].text.removeprefix("arith.")
         combine, source = BINARY[NAMES[name]], names[op.fields["ins"][0]]
-        found = combine.reduce(source.astype(np.float64), axes).astype(SINGLE)
         start = names[op.fields["outs"][0]]
         element = op.fields["!outs"][0].element
+        if self.run.chunks and (element, name, len(axes)) == ("f16", "addf", 1):
+            found = sum_in_chunks(np.moveaxis(source, axes[0], 0), self.run.chunks)
+        else:
+            found = combine.reduce(source.astype(np.float64), axes).astype(SINGLE)
         found = self.run.rounded(found, element)
         if start is None or np.all(start == WHOLE[NAMES[name]]):
             return found
         return self.run.rounded(combine(start, found), element)
 
     def _linalg_matmul(self, op, names):
-        left, right = (names[name].astype(np.float64) for name in op.fields["ins"])
+        left, right = (names[name] for name in op.fields["ins"])
         element = op.fields["!outs"][0].element
-        found = self.run.rounded(left @ right, element)
+        if self.run.chunks and element == "f16":
+            pairs = zip(np.moveaxis(left, -1, 0), np.moveaxis(right, -2, 0), strict=True)
+            terms = (a[..., None] * b[..., None, :] for a, b in pairs)
+            found = sum_in_chunks(terms, self.run.chunks)
+        else:
+            found = left.astype(np.float64) @ right.astype(np.float64)
+        found = self.run.rounded(found, element)
         start = names[op.fields["outs"][0]]
         return found if start is None else self.run.rounded(start + found, element)
 

@@ -56,7 +56,7 @@ def test_product(device):
     np.testing.assert_allclose(found, a.astype(np.float64) @ b, rtol=0.02, atol=0.2)
 
 
-@pytest.mark.parametrize("mode", ["dl16", "ieee"])
+@pytest.mark.parametrize("mode", ["dl16", "ieee", "dl16-chunk"])
 def test_a_product_into_float32(mode):
     text = (EXAMPLES / "product.ktir").read_text()
     for old, new in (
@@ -376,6 +376,23 @@ def test_sticks_rearranged_by_linear_maps(device):
     x = halves(4, 64)
     (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
     np.testing.assert_array_equal(found, x.reshape(4, 8, 8).transpose(0, 2, 1).reshape(4, 64))
+
+
+def test_a_ragged_product_in_chunks():
+    """Chunks are whole sticks: operands are filled up with zeros."""
+    text = of_tile("""
+  %b = tensor.extract_slice %a[0, 0] [1, 40] [1, 1] : tensor<1x64xf16> to tensor<1x40xf16>
+  %e = tensor.empty() : tensor<40x1xf16>
+  %t = linalg.transpose ins(%b : tensor<1x40xf16>) outs(%e : tensor<40x1xf16>) permutation = [1, 0]
+  %z = tensor.empty() : tensor<1x1xf16>
+  %p = linalg.matmul ins(%b, %t : tensor<1x40xf16>, tensor<40x1xf16>)
+    outs(%z : tensor<1x1xf16>) -> tensor<1x1xf16>
+  %v = tensor.extract %p[%zero, %zero] : tensor<1x1xf16>
+  %r = tensor.splat %v : tensor<1x64xf16>""")
+    x, device = halves(4, 64), Device("dl16-chunk", 1)
+    (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
+    wanted = (x[:, :40].astype(np.float64) ** 2).sum(axis=1)
+    np.testing.assert_allclose(found[:, 0], wanted, rtol=0.02)
 
 
 @pytest.mark.parametrize("mode", ["dl16", "ieee"])
