@@ -129,8 +129,11 @@ class PreparedKernel:
             plan = LaunchPlan.of(loaded.kernel, launch)
             # Linking errors belong to this launch, not to the next call that waits for it.
             linked = loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
-            views = dict(zip(launch.names, tensors[pool is not None :], strict=False))
-            self._check_start(loaded.name, linked.code.first_bytes(), views)
+            begins, held = linked.code.first_bytes(), launch.addresses
+            named = zip(launch.names, tensors[pool is not None :], held, strict=False)
+            # Of views of one storage, an access may be that of any.
+            alone = {name: tensor for name, tensor, a in named if held.count(a) == 1}
+            self._check_start(loaded.name, begins, alone)
             with self._lock:
                 self._plans[key] = plan
         keep_alive = [buffer.memory for buffer in buffers]

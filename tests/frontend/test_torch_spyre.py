@@ -95,6 +95,10 @@ VIEWS = """
             warnings.simplefilter("always")
             add(x.to("spyre")[row])
         warned.append([str(w.message) for w in caught if "storage offset" in str(w.message)])
+    three = x[:3].to("spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # views of one storage, each of which is right
+        torch.compile(torch.add, dynamic=False)(three[1], three[2])
     assert [len(messages) for messages in warned] == [0] * (len(ROWS) - 1) + [1], warned
     assert SAYS in warned[-1][0], warned
 """
