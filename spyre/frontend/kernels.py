@@ -23,7 +23,7 @@ from spyre import config
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
 from spyre.frontend.formats import AIUPTI_ACTIVITY_NAME_MAX_BYTES, named_as_extension
-from spyre.frontend.tensors import on_card
+from spyre.frontend.tensors import extent_bytes, on_card
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES
 from spyre.layout import SpyreTensorLayout
@@ -128,7 +128,12 @@ class PreparedKernel:
         if plan is None:
             plan = LaunchPlan.of(loaded.kernel, launch)
             # Linking errors belong to this launch, not to the next call that waits for it.
-            loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
+            linked = loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
+            begins, held = linked.code.first_bytes(), launch.addresses
+            named = zip(launch.names, tensors[pool is not None :], held, strict=False)
+            # Of views of one storage, an access may be that of any.
+            alone = {name: tensor for name, tensor, a in named if held.count(a) == 1}
+            self._check_start(loaded.name, begins, alone)
             with self._lock:
                 self._plans[key] = plan
         keep_alive = [buffer.memory for buffer in buffers]
@@ -153,6 +158,24 @@ class PreparedKernel:
                 f"{self._offsets}: it accesses memory at the offsets it was compiled for, here as "
                 f"on the card. See {OFFSETS_ISSUE}"
             )
+
+    def _check_start(
+        self, name: str, first_bytes: dict[str, int], views: dict[str, torch.Tensor]
+    ) -> None:
+        """Warn once if accesses of an argument begin outside of the view that it is.
+
+        So do those of a kernel from torch's cache that was compiled for another storage offset.
+        ``first_bytes``: from the start of each argument's allocation.
+        """
+        for argument, tensor in views.items():
+            extent, first = extent_bytes(tensor), first_bytes.get(argument)
+            if self._warns and extent and first is not None and first not in extent:
+                self._warns = False
+                warn_user(
+                    f"{name} is run for a view in bytes {extent.start} to {extent.stop} of its "
+                    f"memory, but accesses it from byte {first}: it was compiled for another "
+                    f"storage offset, here as on the card. See {OFFSETS_ISSUE}"
+                )
 
 
 OFFSETS_ISSUE = "https://github.com/torch-spyre/torch-spyre/issues/3770"

@@ -20,7 +20,7 @@ import torch
 from spyre.frontend.formats import check_dtype
 from spyre.frontend.layouts import FrontendLayout
 from spyre.hw.memory import DeviceTensor
-from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.layout import SpyreTensorLayout, contiguous_strides, device_view
 from spyre.torch_backend.compat import CPU_KEYS, operator, reinterpret
 from spyre.torch_backend.device import NAMES, card_at, current_device
 from spyre.torch_backend.tensors import (
@@ -104,6 +104,19 @@ def on_card(tensor: torch.Tensor) -> DeviceTensor:
     address, record = buffer_of(tensor).address_bytes, record_of(tensor)
     sizes, strides = (record.sizes, record.strides) if record.sizes else ((1,), (1,))
     return DeviceTensor("tensor", address, record.layout, NAMES[tensor.dtype], sizes, strides)
+
+
+def extent_bytes(tensor: torch.Tensor) -> range | None:
+    """The bytes of its storage on the card from a view's first stick to its last.
+
+    None where constant pitches cannot describe the view.
+    """
+    memory, sizes, strides = on_card(tensor), tuple(tensor.size()), tuple(tensor.stride())
+    home = memory.layout, memory.sizes, memory.strides
+    view = device_view(*home, sizes, strides, tensor.storage_offset())
+    if view is None:
+        return None
+    return range(view.offset_bytes, view.offset_bytes + view.span_bytes)
 
 
 # --- new tensors ----------------------------------------------------------------------------------

@@ -82,3 +82,38 @@ def test_device_memory_and_a_group():
         SPYRE_FRONTEND="torch-spyre",
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
+
+
+VIEWS = """
+    import warnings
+
+    x = torch.randn(8, 64, 64).half()
+    add = torch.compile(lambda a: a + a, dynamic=False)
+    warned = []
+    for row in ROWS:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            add(x.to("spyre")[row])
+        warned.append([str(w.message) for w in caught if "storage offset" in str(w.message)])
+    three = x[:3].to("spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # views of one storage, each of which is right
+        torch.compile(torch.add, dynamic=False)(three[1], three[2])
+    assert [len(messages) for messages in warned] == [0] * (len(ROWS) - 1) + [1], warned
+    assert SAYS in warned[-1][0], warned
+"""
+
+
+def test_a_kernel_run_for_a_view_at_another_offset_warns(tmp_path):
+    """In the process that compiled it, and in one that takes it from torch's cache."""
+    for rows, says in (((0, 2), "before with (0, 0)"), ((2,), "accesses it from byte 0")):
+        run_anew(
+            VIEWS.replace("ROWS", str(rows)).replace("SAYS", repr(says)),
+            AUTOLOAD,
+            PYTHONPATH=os.pathsep.join([CHECKOUT, str(ROOT)]),
+            PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            SPYRE_FRONTEND="torch-spyre",
+            TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+            TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
+            TORCHINDUCTOR_COMPILE_THREADS="1",
+        )

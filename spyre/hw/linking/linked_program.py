@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spyre.errors import DeviceLocation, SourceLocation
 from spyre.hw import plan_table as tb
-from spyre.hw.access import Box, core_boxes
+from spyre.hw.access import Box, core_boxes, is_indirect
 from spyre.hw.counters import (
     NO_ACCESSES,
     Counters,
@@ -135,6 +135,21 @@ class LinkedCode:
         kinds = self.tables[:, tb.KIND]
         used: list[int] = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
         return [*used, tb.CHAIN_KIND] if self.chained else used
+
+    def first_bytes(self) -> dict[str, int]:
+        """Lowest byte that tensors without an index access in each allocation, from its start."""
+        found: dict[str, int] = {}
+        for run in (run for statement in self.statements for run in statement.runs):
+            for k, tensor in enumerate(run.plan.op.tensors):
+                if tensor.component is not Component.HBM or is_indirect(tensor):
+                    continue
+                lowest = run.bases[:, k] + run.plan.low_bytes[k]
+                for holder in self.binding.allocations:
+                    begin, end = holder.address_bytes, holder.end_bytes
+                    held = lowest[(lowest >= begin) & (lowest < end)] - begin
+                    if held.size:
+                        found[holder.name] = min(found.get(holder.name, end), int(held.min()))
+        return found
 
     @cached_property
     def host_dispatch(self) -> Int64Array:

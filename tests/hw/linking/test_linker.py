@@ -86,6 +86,15 @@ def test_an_allocation_too_short(operand: int, cut: int):
     )
 
 
+def test_first_bytes_of_allocations():
+    """An operation over half of the first allocation, and one over the start of the second."""
+    half, large = BYTES, [Allocation(f"tensor {k}", region(k), 2 * BYTES) for k in range(3)]
+    op = add(region(0) + half, region(1), region(2))
+    again = add(region(0) + half, region(1) + half, region(2) + half)
+    linked = link(engine(), [op, again], large)
+    assert linked.code.first_bytes() == {"tensor 0": half, "tensor 1": 0, "tensor 2": 0}
+
+
 def test_no_memory_at_all():
     with pytest.raises(DeviceFault, match="no device memory at all"):
         link(engine(), [add(region(0), region(1), region(2))], [])
