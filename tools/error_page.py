@@ -10,6 +10,7 @@ are taken from the answers of the corpus (``tests/corpus``), which tests compare
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from spyre import errors
 from spyre.codes import DiagnosticCode, diagnostic_codes
 from tests.corpus.answer import GOLDEN
 from tests.corpus.making import CorpusCase
+from tests.corpus.shown import shown
 from tests.corpus.table import CASES, WITHOUT_CASE
 
 FRAME = Path(__file__).with_name("errors.md")
@@ -152,7 +154,9 @@ def _escaped(text: str) -> str:
 
 @cache
 def examples() -> dict[str, str]:
-    """Return a diagnosis by code, of the first case for the code, else of any that shows it."""
+    """Return a diagnosis by code, of the first case for the code, else of any that shows it, else
+    of another test.
+    """
     found: dict[str, str] = {}
     for case in sorted(CASES, key=lambda case: case.name.startswith(("mlir_", "sdsc_"))):
         answer = _answer(case)
@@ -162,13 +166,13 @@ def examples() -> dict[str, str]:
         answer = _answer(case)
         for code in re.findall(r"(?m)^(?:error|warning)\[(SPY\d{3})\]:", answer):
             found.setdefault(code, diagnosis(answer, code))
-    return found
+    return {code: row["text"] for code, row in shown().items()} | found
 
 
 def examples_toml() -> str:
     """The examples as ``spyre/codes/examples.toml`` has them, in rising order of codes."""
     rows = sorted(examples().items())
-    return "".join(f"{code} = '''\n{text}'''\n" for code, text in rows)
+    return "".join(f"{code} = {json.dumps(text, ensure_ascii=False)}\n" for code, text in rows)
 
 
 def _answer(case: CorpusCase) -> str:
