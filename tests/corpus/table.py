@@ -41,4 +41,4 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY995": "the PyTorch device is used from Python only: tests/torch_backend",
     "SPY996": "the PyTorch device is used from Python only: tests/torch_backend",
 }
-"""Codes without an example: no file, no command line and no test here shows one, with the reason."""
+"""Codes without an example, with the reason."""
