@@ -6,12 +6,13 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.corpus import shown
 from tests.examples import examples
 
 # Times depend on the machine and its load: neither slow inputs nor slow cases are failures.
@@ -84,6 +85,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if is_worker or not getattr(session.config.option, "numprocesses", None):
         return
     subprocess.run([sys.executable, "-m", "spyre.cli.run", "--warm", "-q"], check=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Tests whose findings are examples of codes must still make them."""
+    codes = shown.codes_by_test().get(item.nodeid)
+    if codes is None:
+        return (yield)
+    with shown.recorded() as texts:
+        yield
+    shown.compare(codes, texts, item.config.getoption("--update-golden"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ are taken from the answers of the corpus (``tests/corpus``), which tests compare
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +19,6 @@ from pathlib import Path
 
 from spyre import errors
 from spyre.codes import DiagnosticCode, diagnostic_codes
-from tests.corpus.answer import GOLDEN
-from tests.corpus.making import CorpusCase
-from tests.corpus.table import CASES, WITHOUT_CASE
 
 FRAME = Path(__file__).with_name("errors.md")
 """The page without its tables."""
@@ -139,10 +137,7 @@ def _section(code: DiagnosticCode, heading: str = "") -> str:
 def _explained(code: DiagnosticCode) -> list[str]:
     """Return the lines of cause, fix and example."""
     parts = [_escaped(code.cause), "", f"**Fix:** {_escaped(code.fix)}", ""]
-    example = examples().get(code.code)
-    if example is not None:
-        return [*parts, f"{_FENCE}text", example, _FENCE]
-    return [*parts, f"No example: {WITHOUT_CASE.get(code.code, 'no case provokes it yet')}."]
+    return [*parts, f"{_FENCE}text", code.example, _FENCE] if code.example else parts
 
 
 def _escaped(text: str) -> str:
@@ -152,29 +147,35 @@ def _escaped(text: str) -> str:
 
 @cache
 def examples() -> dict[str, str]:
-    """Return a diagnosis by code, of the first case for the code, else of any that shows it."""
+    """Return a diagnosis by code, of the first case for the code, else of any that shows it, else
+    of another test.
+    """
+    # The site is built without pytest, which these import.
+    from tests.corpus.answer import GOLDEN
+    from tests.corpus.shown import shown
+    from tests.corpus.table import CASES
+
+    def recorded(name: str) -> str:
+        """'' for a case that has no answer yet, which its test complains about."""
+        golden = GOLDEN / f"{name}.txt"
+        return golden.read_text(encoding="utf-8") if golden.is_file() else ""
+
     found: dict[str, str] = {}
     for case in sorted(CASES, key=lambda case: case.name.startswith(("mlir_", "sdsc_"))):
-        answer = _answer(case)
+        answer = recorded(case.name)
         if case.code not in found and (text := diagnosis(answer, case.code)):
             found[case.code] = text
     for case in CASES:
-        answer = _answer(case)
+        answer = recorded(case.name)
         for code in re.findall(r"(?m)^(?:error|warning)\[(SPY\d{3})\]:", answer):
             found.setdefault(code, diagnosis(answer, code))
-    return found
+    return {code: row["text"] for code, row in shown().items()} | found
 
 
 def examples_toml() -> str:
     """The examples as ``spyre/codes/examples.toml`` has them, in rising order of codes."""
     rows = sorted(examples().items())
-    return "".join(f"{code} = '''\n{text}'''\n" for code, text in rows)
-
-
-def _answer(case: CorpusCase) -> str:
-    """The recorded answer; '' for a case that has none yet, which its test complains about."""
-    golden = GOLDEN / f"{case.name}.txt"
-    return golden.read_text(encoding="utf-8") if golden.is_file() else ""
+    return "".join(f"{code} = {json.dumps(text, ensure_ascii=False)}\n" for code, text in rows)
 
 
 def diagnosis(answer: str, code: str) -> str:

@@ -224,16 +224,9 @@ def report_object(path: str, report: NumericsReport, findings: Sequence[Finding]
 
 
 def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
-    worst = e.worst
-    location = None
-    if worst is not None:
-        names = ("core", "loop_indices", "coordinates", "address_bytes")
-        location = {name: getattr(worst, name) for name in names}
-    return {
-        "index": e.index,
-        "sdsc": e.sdsc,
-        "op": e.op,
-        "shape": e.shape,
+    worst, names = e.worst, ("core", "loop_indices", "coordinates", "address_bytes")
+    location = None if worst is None else {name: getattr(worst, name) for name in names}
+    return {name: getattr(e, name) for name in ("index", "sdsc", "op", "shape")} | {
         "format": e.data_format,
         "executions": e.runs,
         "compared": e.compared,

@@ -63,26 +63,23 @@ def diagnose_and_report(options: DiagnoseOptions) -> int:
     if options.svg is not None and not has_errors(diagnosis.findings):
         diagnosis = replace(diagnosis, pictures=_draw(options, Path(options.svg)))
     form = "json" if options.json else options.format
-    if form == "json":
-        from spyre.cli.json_report import diagnosis_object, print_object
-
-        print_object(diagnosis_object(diagnosis))
-    elif form == "sarif":
-        from spyre.cli.json_report import print_text_of
-
-        print_text_of(sarif_object(diagnosis.findings))
-    elif form == "junit":
-        print(junit_text(diagnosis))
-    elif form == "github":
-        print(*map(github_line, diagnosis.findings), sep="\n")
-    elif form == "gitlab":
-        from spyre.cli.json_report import print_text_of
-
-        print_text_of(gitlab_object(diagnosis))
-    else:
+    if form == "text":
         from spyre.cli.text_report import print_diagnosis
 
         print_diagnosis(diagnosis, options)
+    elif form in ("junit", "github"):
+        lines = map(github_line, diagnosis.findings)
+        print(junit_text(diagnosis) if form == "junit" else "\n".join(lines))
+    else:
+        from spyre.cli.json_report import diagnosis_object, print_object, print_text_of
+
+        if form == "json":
+            print_object(diagnosis_object(diagnosis))
+        else:
+            is_sarif = form == "sarif"
+            print_text_of(
+                sarif_object(diagnosis.findings) if is_sarif else gitlab_object(diagnosis)
+            )
     return diagnosis.exit_code
 
 
@@ -353,16 +350,14 @@ def gitlab_object(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     issues = []
     for finding in diagnosis.findings:
         file, line, _ = _file_place(finding.location)
+        path = PurePath(file or diagnosis.path).as_posix()
         issues.append(
             {
                 "description": _text(finding),
                 "check_name": finding.code,
                 "fingerprint": sha256(str(finding).encode()).hexdigest(),
                 "severity": "critical" if finding.severity is Severity.ERROR else "minor",
-                "location": {
-                    "path": PurePath(file or diagnosis.path).as_posix(),
-                    "lines": {"begin": line or 1},
-                },
+                "location": {"path": path, "lines": {"begin": line or 1}},
             }
         )
     return issues
@@ -383,24 +378,19 @@ def junit_text(diagnosis: Diagnosis) -> str:
     name, findings = diagnosis.path, diagnosis.findings
     failing = (Severity.ERROR, diagnosis.fail_on)
     failures = sum(finding.severity in failing for finding in findings)
-    suite = ElementTree.Element(
-        "testsuite", name=name, tests=str(len(findings) or 1), failures=str(failures)
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(
+        suites, "testsuite", name=name, tests=str(len(findings) or 1), failures=str(failures)
     )
     for finding in findings:
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=name,
-            name=f"{finding.code} {finding.location or ''}".strip(),
-        )
+        title = f"{finding.code} {finding.location or ''}".strip()
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=title)
         if finding.severity in failing:
-            failure = ElementTree.SubElement(case, "failure", message=finding.message)
-            failure.text = str(finding)
+            text = ElementTree.SubElement(case, "failure", message=finding.message)
         else:
-            ElementTree.SubElement(case, "system-out").text = str(finding)
+            text = ElementTree.SubElement(case, "system-out")
+        text.text = str(finding)
     if not findings:
         ElementTree.SubElement(suite, "testcase", classname=name, name="no findings")
-    suites = ElementTree.Element("testsuites")
-    suites.append(suite)
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=False)

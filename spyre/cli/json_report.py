@@ -104,15 +104,9 @@ def run_object(compared: ComparedRun) -> Object:
 
 def finding_object(finding: Finding) -> Object:
     """A finding; ``location`` is its text, or null."""
-    return {
-        "code": finding.code,
-        "severity": finding.severity.value,
-        "message": finding.message,
-        "location": str(finding.location) if finding.location is not None else None,
-        "expected": finding.expected,
-        "found": finding.found,
-        "hint": finding.hint,
-    }
+    names = ("code", "severity", "message", "location", "expected", "found", "hint")
+    location = None if finding.location is None else str(finding.location)
+    return {name: getattr(finding, name) for name in names} | {"location": location}
 
 
 class _Findings(msgspec.Struct):
@@ -134,12 +128,8 @@ def read_findings(file: str) -> list[Object]:
 
 def _argument_object(placed: PlacedArgument) -> Object:
     spec = placed.spec
-    return {
-        "arg_index": spec.arg_index,
-        "name": spec.name,
-        "role": spec.role.value,
-        "shape": spec.shape,
-        "strides": spec.strides,
+    names = ("arg_index", "name", "role", "shape", "strides")
+    return {name: getattr(spec, name) for name in names} | {
         "dtype": spec.dtype_name,
         "device_size": spec.layout.device_size,
         "device_dtype": spec.layout.device_dtype,
@@ -177,17 +167,18 @@ def _comparison_object(name: str, comparison: Comparison, location: OutputLocati
     from spyre.runtime.compare import describe_location
 
     worst = comparison.worst_index
-    return {
-        "name": name,
-        "ok": comparison.ok,
-        "total": comparison.total,
-        "mismatched": comparison.mismatched,
-        "rtol": comparison.tolerance.rtol,
-        "atol": comparison.tolerance.atol,
-        "max_abs": comparison.max_abs[0] if comparison.max_abs else None,
-        "max_rel": comparison.max_rel[0] if comparison.max_rel else None,
-        "worst_index": worst,
-        "worst_expected": comparison.expected_worst,
-        "worst_found": comparison.found_worst,
-        "worst_place": None if worst is None else describe_location(location, worst),
-    }
+    names = ("ok", "total", "mismatched")
+    return (
+        {"name": name}
+        | {each: getattr(comparison, each) for each in names}
+        | {
+            "rtol": comparison.tolerance.rtol,
+            "atol": comparison.tolerance.atol,
+            "max_abs": comparison.max_abs[0] if comparison.max_abs else None,
+            "max_rel": comparison.max_rel[0] if comparison.max_rel else None,
+            "worst_index": worst,
+            "worst_expected": comparison.expected_worst,
+            "worst_found": comparison.found_worst,
+            "worst_place": None if worst is None else describe_location(location, worst),
+        }
+    )

@@ -184,7 +184,7 @@ def test_a_dask_cluster():
 def test_no_scheduler_and_no_dask(monkeypatch):
     tasks = list(definition().tasks())
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(SweepError, match=r"SPY743.*\n.*spyre\[cluster\]"):
+    with pytest.raises(SweepError, match=r"SPY743.*\n.*dask\[distributed\]"):
         list(dask_runner("tcp://127.0.0.1:9")(tasks))
     monkeypatch.undo()
     pytest.importorskip("distributed")
