@@ -25,8 +25,6 @@ from spyre.mlir.text import (
     Module,
     ModuleInspection,
     inspect_module,
-    parse_module,
-    print_module,
 )
 
 if TYPE_CHECKING:
@@ -105,6 +103,8 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 def read_bundle(source: BundleSource) -> Bundle:
     """The bundle whose module and SDSC files ``source`` holds; errors as of `load_bundle`."""
+    from spyre.mlir.text import parse_module  # not at the top: eager operations need no lark
+
     module_path = source.directory / source.module_name
     module = parse_module(_text(source.read(source.module_name), module_path), str(module_path))
     sdscs = _load_sdscs(source, module)
@@ -234,6 +234,8 @@ def write_bundle(bundle: BundleContents, directory: str | os.PathLike[str]) -> P
 
     Returns the directory. Files already there under other names stay.
     """
+    from spyre.mlir.text import print_module
+
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     sdscs = {name: encode_sdsc(sdsc) for name, sdsc in bundle.sdscs.items()}
