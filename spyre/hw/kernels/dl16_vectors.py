@@ -11,7 +11,7 @@ with.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from llvmlite import ir
@@ -219,8 +219,12 @@ _CODE_BYTES, _FLOAT_BYTES = 2, 4
 _STICK = 64
 Emit = Callable[[CodeVectors, Sequence[Any], Any], None]
 """Emits a loop over operands and a count."""
+IN_STEP = 4
+"""Vectors of codes of an iteration, whose computations do not depend on each other: this hides the
+latency of each. They are a stick of AVX2's vectors, two of AVX-512's.
+"""
 Operation = Callable[..., Any]
-"""Emits an operation on vectors of codes: of the emitter and its operands."""
+"""Emits an operation on vectors of codes: of the emitter and a sequence of vectors per operand."""
 
 
 def make(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
@@ -306,12 +310,36 @@ def _float_places(codes: CodeVectors, address: Any, element: Any) -> list[Any]:
     return [first, codes.b.add(first, ir.Constant(I64, codes.codes // 2 * _FLOAT_BYTES))]
 
 
-def arithmetic(name: str, codes: CodeVectors, x: Any, y: Any) -> Any:
-    """x op y of two vectors of codes; ``name``: LLVM's."""
-    values = zip(codes.decoded(x), codes.decoded(y), strict=True)
-    return codes.encoded(*[getattr(codes.b, name)(p, q) for p, q in values])
+def _each(operation: Callable[..., Any]) -> Operation:
+    """The operation on vectors of codes that makes every one by itself."""
+
+    @wraps(operation)
+    def over_all(*given: Any) -> list[Any]:
+        first = next(k for k, x in enumerate(given) if isinstance(x, CodeVectors)) + 1
+        return [operation(*given[:first], *x) for x in zip(*given[first:], strict=True)]
+
+    return over_all
 
 
+def arithmetic(name: str, codes: CodeVectors, left: Any, right: Any) -> list[Any]:
+    """x op y of vectors of codes; ``name``: LLVM's. One vector as all of ``right`` is one number.
+
+    A quotient by one number is a product with its reciprocal: the quotient of significands of ten
+    bits is at least 2^-21 of it away from where the code changes, the product 2^-23 from the
+    quotient.
+    """
+    b, divisors = codes.b, [codes.decoded(y) for y in right]
+    if name == "fdiv" and all(y is right[0] for y in right):
+        ones = ir.Constant(codes.float, [ir.Constant(F32, 1.0)] * (codes.codes // 2))
+        name, divisors = "fmul", [[b.fdiv(ones, divisors[0][0])] * 2] * len(right)
+    found = []
+    for x, values in zip(left, divisors, strict=True):
+        pairs = zip(codes.decoded(x), values, strict=True)
+        found.append(codes.encoded(*[getattr(b, name)(p, q) for p, q in pairs]))
+    return found
+
+
+@_each
 def extreme(comparison: str, codes: CodeVectors, x: Any, y: Any) -> Any:
     """Larger (">") or smaller ("<") of two vectors of codes, compared as the numbers are."""
     b = codes.b
@@ -325,22 +353,26 @@ def _order_keys(codes: CodeVectors, x: Any) -> Any:
     return b.xor(x, b.and_(b.ashr(x, codes.shorts(15)), codes.shorts(0x7FFF)))
 
 
+@_each
 def relu(codes: CodeVectors, x: Any) -> Any:
     """Numbers above 0, else 0."""
     zero = codes.shorts(0)
     return codes.b.select(codes.b.icmp_signed(">", x, zero), x, zero)
 
 
+@_each
 def negative(codes: CodeVectors, x: Any) -> Any:
     """-x."""
     return codes.b.xor(x, codes.shorts(0x8000))
 
 
+@_each
 def absolute(codes: CodeVectors, x: Any) -> Any:
     """|x|."""
     return codes.b.and_(x, codes.shorts(0x7FFF))
 
 
+@_each
 def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
     """``yes`` where the condition is not 0, else ``no``."""
     b = codes.b
@@ -351,19 +383,23 @@ def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
 def emit_elementwise(
     operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
 ) -> None:
-    """z[i] = op(x[i], ...) on codes, a stick at a time: the vectors of a stick do not depend on
-    each other, which hides the latency of each.
-    """
+    """z[i] = op(x[i], ...) on codes, `IN_STEP` vectors at a time."""
     *inputs, z = operands
+    step = max(IN_STEP * codes.codes, _STICK)
 
     def body(element: Any) -> None:
-        places = [codes.b.add(element, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
-        loaded = [[_load(codes, x, place) for x in inputs] for place in places]
-        found = [operation(codes, *each) for each in loaded]
-        for value, place in zip(found, places, strict=True):
+        b = codes.b
+        places = []
+        for stick in range(0, step, _STICK):
+            first = b.add(element, ir.Constant(I64, stick))
+            if stick:  # the last stick of an odd number of them is computed twice
+                first = b.select(b.icmp_signed("<", first, count), first, element)
+            places += [b.add(first, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
+        columns = [[_load(codes, x, place) for place in places] for x in inputs]
+        for value, place in zip(operation(codes, *columns), places, strict=True):
             _store(codes, value, z, place)
 
-    _repeat(codes, count, _STICK, body)
+    _repeat(codes, count, step, body)
 
 
 def emit_lanes(
@@ -376,9 +412,11 @@ def emit_lanes(
         b = codes.b
         stick = b.lshr(element, ir.Constant(I64, _STICK.bit_length() - 1))
         right = codes.splat(b.add(y, b.mul(stick, pitch_bytes)), codes.short)
-        for start in range(0, _STICK, codes.codes):
-            at = b.add(element, ir.Constant(I64, start))
-            _store(codes, operation(codes, _load(codes, x, at), right), z, at)
+        places = [b.add(element, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
+        left = [_load(codes, x, place) for place in places]
+        found = operation(codes, left, [right] * len(left))
+        for value, place in zip(found, places, strict=True):
+            _store(codes, value, z, place)
 
     _repeat(codes, count, _STICK, body)
 

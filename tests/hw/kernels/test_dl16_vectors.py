@@ -127,6 +127,13 @@ def test_a_code_for_every_stick(operation: str, vectors: Any) -> None:
     np.testing.assert_array_equal(found, encoded_of(operation, np.repeat(lanes[::3], 64)))
 
 
+def test_products_with_a_reciprocal_have_the_codes_of_quotients() -> None:
+    """All significands; the special codes are those of `test_a_code_for_every_stick`."""
+    significands = decoded(np.arange(0x3E00, 0x4000, dtype=np.uint16))
+    x, y = (each.ravel() for each in np.meshgrid(significands, significands))
+    np.testing.assert_array_equal(encoded(x * (np.float32(1) / y)), encoded(x / y))
+
+
 @vectors
 def test_extremes_compare_numbers(vectors: Any) -> None:
     values = decoded(ALL_CODES)
