@@ -19,7 +19,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spyre.hw.kernels.intrinsics import F32, I16, I32, I64, LANES, counted_loop, has_feature
+from spyre.hw.kernels.intrinsics import (
+    F32,
+    I16,
+    I32,
+    I64,
+    LANES,
+    counted_loop,
+    has_feature,
+    number_extreme,
+)
 
 _LANE_CODES = 8
 """16-bit codes in a 128-bit lane, within which x86 interleaves and packs."""
@@ -217,6 +226,8 @@ class CodeVectors:
 
 _CODE_BYTES, _FLOAT_BYTES = 2, 4
 _STICK = 64
+_AHEAD_BYTES = 512
+"""How far ahead of a loop over several runs their codes are fetched into the cache."""
 Emit = Callable[[CodeVectors, Sequence[Any], Any], None]
 """Emits a loop over operands and a count."""
 IN_STEP = 4
@@ -445,13 +456,38 @@ def emit_encode(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None
     _repeat(codes, count, codes.codes, body)
 
 
+def _prefetched_runs(
+    codes: CodeVectors, operands: Sequence[Any], element: Any, count: Any
+) -> list[Any]:
+    """The vectors at ``element`` of four runs of ``count`` codes: operands are the first one's
+    address, and the bytes to the next one. What follows in these and the next four is fetched.
+    """
+    b, (first, pitch_bytes) = codes.b, operands
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    fetch = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+    hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]
+    run_bytes = b.mul(count, ir.Constant(I64, _CODE_BYTES))
+    ahead = ir.Constant(I64, _AHEAD_BYTES)
+    ahead = b.select(b.icmp_signed("<", ahead, run_bytes), ahead, run_bytes)
+    beyond = b.icmp_signed(">=", _at(codes, ahead, element, _CODE_BYTES), run_bytes)
+    following = b.sub(b.shl(pitch_bytes, ir.Constant(I64, 2)), run_bytes)
+    ahead = b.add(ahead, b.select(beyond, following, ir.Constant(I64, 0)))
+    place, found = _at(codes, first, element, _CODE_BYTES), []
+    for _ in range(4):
+        found.append(codes.load(codes.short, place, _CODE_BYTES))
+        b.call(fetch, [b.inttoptr(b.add(place, ahead), byte), *hints])
+        place = b.add(place, pitch_bytes)
+    return found
+
+
 def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
-    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes to float32."""
+    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes of `_prefetched_runs` to float32."""
     *sources, target = operands
 
     def body(element: Any) -> None:
         b = codes.b
-        runs = [codes.decoded(_load(codes, a, element)) for a in sources]
+        runs = [codes.decoded(x) for x in _prefetched_runs(codes, sources, element, count)]
         totals = [b.fadd(b.fadd(p, q), b.fadd(r, s)) for p, q, r, s in zip(*runs, strict=True)]
         places = _float_places(codes, target, element)
         # once here instead of once for each run
@@ -460,6 +496,44 @@ def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> No
             codes.store(b.fadd(old, total), place, _FLOAT_BYTES)
 
     _repeat(codes, count, codes.codes, body)
+
+
+def emit_extreme_four(
+    comparison: str, codes: CodeVectors, operands: Sequence[Any], count: Any
+) -> None:
+    """keys[i] = the extreme (see `extreme`) of itself and the keys of four codes."""
+    *sources, target = operands
+
+    def body(element: Any) -> None:
+        b = codes.b
+        found = _load(codes, target, element)
+        for x in _prefetched_runs(codes, sources, element, count):
+            key = _order_keys(codes, x)
+            found = b.select(b.icmp_signed(comparison, key, found), key, found)
+        _store(codes, found, target, element)
+
+    _repeat(codes, count, codes.codes, body)
+
+
+def emit_combine_lanes(
+    combine: Callable[..., Any], codes: CodeVectors, operands: Sequence[Any], count: Any
+) -> None:
+    """Replace all lanes of each stick of float32 by the combination of its halves, the halves of
+    that, and so on; ``combine``: of the builder, the upper and the lower half.
+    """
+    (address,) = operands
+    kind = ir.VectorType(F32, _STICK)
+
+    def body(element: Any) -> None:
+        place = _at(codes, address, element, _FLOAT_BYTES)
+        values, half = codes.load(kind, place, _FLOAT_BYTES), _STICK // 2
+        while half > 0:
+            upper, lower = range(half, 2 * half), range(half)
+            values = combine(codes.b, *(codes.shuffle(values, values, h) for h in (upper, lower)))
+            half //= 2
+        codes.store(codes.shuffle(values, values, [0] * _STICK), place, _FLOAT_BYTES)
+
+    _repeat(codes, count, _STICK, body)
 
 
 def emit_row_product(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
@@ -510,3 +584,8 @@ OPERATIONS: dict[str, Operation] = {
 """Operations on vectors of codes, by the ``code_form`` of the operation table."""
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)
 row_product = make(emit_row_product)
+largest_of_four = make(partial(emit_extreme_four, ">"))
+smallest_of_four = make(partial(emit_extreme_four, "<"))
+add_lanes = make(partial(emit_combine_lanes, lambda b, upper, lower: b.fadd(lower, upper)))
+largest_lane = make(partial(emit_combine_lanes, partial(number_extreme, ">", "and_")))
+smallest_lane = make(partial(emit_combine_lanes, partial(number_extreme, "<", "or_")))
