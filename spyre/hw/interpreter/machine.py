@@ -344,11 +344,19 @@ def _combine_lanes(combine: Callable[..., Array], operands: Sequence[int], count
     values[:] = found
 
 
-add_lanes, largest_lane, smallest_lane = (
-    partial(_combine_lanes, combine)
-    for combine in (lambda upper, lower: lower + upper, maximum_number, minimum_number)
-)
-"""All lanes of each stick become the combination of its halves, the halves of that, and so on."""
+def add_lanes(operands: Sequence[int], count: int) -> None:
+    """All lanes of each stick become the sum of its halves, the halves of that, and so on."""
+    _combine_lanes(lambda upper, lower: lower + upper, operands, count)
+
+
+def largest_lane(operands: Sequence[int], count: int) -> None:
+    """See `add_lanes`."""
+    _combine_lanes(maximum_number, operands, count)
+
+
+def smallest_lane(operands: Sequence[int], count: int) -> None:
+    """See `add_lanes`."""
+    _combine_lanes(minimum_number, operands, count)
 
 
 def row_product(operands: Sequence[int], count: int) -> None:
@@ -418,7 +426,10 @@ def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Callable[
 
 
 IN_PLACE_OF: dict[str, dict[str, Any]] = {
-    "spyre.hw.kernels.families.matmul": {"prefetch_piece": lambda address, piece: None}
+    "spyre.hw.kernels.families.matmul": {
+        "prefetch_piece": lambda address, piece: None,
+        "prefetch_tile": lambda address: None,
+    }
 }
 """Functions of modules of kernels that do nothing here."""
 
