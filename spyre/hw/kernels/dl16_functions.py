@@ -23,6 +23,8 @@ from spyre.hw.kernels.dl16_vectors import CodeVectors, Operation
 from spyre.hw.ops import CODE_FORMS
 
 Arithmetic = Callable[..., Any]
+_FEW_CODES = 16
+"""Codes of a vector of processors with 16 vector registers."""
 
 
 def _instruction(name: str, swapped: bool = False) -> Callable[[Vector, Any], Vector]:
@@ -122,6 +124,21 @@ def _select(condition: Any, yes: Any, no: Any) -> Vector:
 multiply_add = _llvm_function("fma")
 """`.intrinsics.multiply_add` over vectors: rounded once, on every processor."""
 
+
+def _in_step(x: Vector) -> Vector:
+    """x, behind an empty instruction on all vectors. With 16 registers LLVM would else compute one
+    vector after the other, farther apart than a processor looks ahead.
+    """
+    codes, count = x.codes, len(x.values)
+    if codes.codes != _FEW_CODES or codes.x86_pack is None:
+        return x
+    kinds = [codes.float] * count
+    kind = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
+    registers = ",".join([*["=x"] * count, *map(str, range(count))])
+    together = codes.b.call(ir.InlineAsm(kind, "", registers), x.values)
+    return Vector(codes, [codes.b.extract_value(together, k) for k in range(count)])
+
+
 _ARITHMETIC: dict[str, Arithmetic] = {
     "F": _float,
     "float_bits": lambda x: x.cast(x.codes.word),
@@ -138,6 +155,7 @@ _ARITHMETIC: dict[str, Arithmetic] = {
     "select": _select,
     "square_root": _llvm_function("sqrt"),
     "keep_nan": lambda x, y: y,
+    "in_step": _in_step,
 }
 
 
