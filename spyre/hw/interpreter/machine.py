@@ -314,11 +314,49 @@ def encode_codes(operands: Sequence[int], count: int) -> None:
 
 
 def add_four(operands: Sequence[int], count: int) -> None:
-    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes to float32."""
-    *sources, target = operands
-    a, b, c, d = (decode_dl16(carray((source, "<u2"), count)) for source in sources)
+    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes to float32; operands a, bytes to b, ..."""
+    first, pitch_bytes, target = operands
+    a, b, c, d = decode_dl16(_rows(first, 4, pitch_bytes, count, "<u2"))
     total = carray((target, "<f4"), count)
     total += (a + b) + (c + d)
+
+
+def largest_of_four(operands: Sequence[int], count: int) -> None:
+    """keys[i] = the largest of itself and the keys of four codes; operands as of `add_four`."""
+    first, pitch_bytes, target = operands
+    keys, codes = carray((target, "<i2"), count), _rows(first, 4, pitch_bytes, count, "<u2")
+    keys[:] = np.maximum(keys, order_key(codes).max(axis=0))
+
+
+def smallest_of_four(operands: Sequence[int], count: int) -> None:
+    """See `largest_of_four`."""
+    first, pitch_bytes, target = operands
+    keys, codes = carray((target, "<i2"), count), _rows(first, 4, pitch_bytes, count, "<u2")
+    keys[:] = np.minimum(keys, order_key(codes).min(axis=0))
+
+
+def _combine_lanes(combine: Callable[..., Array], operands: Sequence[int], count: int) -> None:
+    values = carray((operands[0], "<f4"), count).reshape(-1, STICK)
+    found = values
+    while found.shape[1] > 1:
+        half = found.shape[1] // 2
+        found = combine(found[:, half:], found[:, :half])
+    values[:] = found
+
+
+def add_lanes(operands: Sequence[int], count: int) -> None:
+    """All lanes of each stick become the sum of its halves, the halves of that, and so on."""
+    _combine_lanes(lambda upper, lower: lower + upper, operands, count)
+
+
+def largest_lane(operands: Sequence[int], count: int) -> None:
+    """See `add_lanes`."""
+    _combine_lanes(maximum_number, operands, count)
+
+
+def smallest_lane(operands: Sequence[int], count: int) -> None:
+    """See `add_lanes`."""
+    _combine_lanes(minimum_number, operands, count)
 
 
 def row_product(operands: Sequence[int], count: int) -> None:
@@ -388,7 +426,10 @@ def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Callable[
 
 
 IN_PLACE_OF: dict[str, dict[str, Any]] = {
-    "spyre.hw.kernels.families.matmul": {"prefetch_piece": lambda address, piece: None}
+    "spyre.hw.kernels.families.matmul": {
+        "prefetch_piece": lambda address, piece: None,
+        "prefetch_tile": lambda address: None,
+    }
 }
 """Functions of modules of kernels that do nothing here."""
 

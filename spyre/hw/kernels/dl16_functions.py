@@ -2,11 +2,13 @@
 
 Functions of numbers are the text of :mod:`.vector_math`, run over LLVM vectors: `vector_formula`.
 Its results have the same bits. Codes never decode to NaN, so formulas over vectors do not keep it.
+The vectors of an iteration are computed in step, instruction by instruction: a processor looks
+ahead less far than one formula is long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType
@@ -21,6 +23,8 @@ from spyre.hw.kernels.dl16_vectors import CodeVectors, Operation
 from spyre.hw.ops import CODE_FORMS
 
 Arithmetic = Callable[..., Any]
+_FEW_CODES = 16
+"""Codes of a vector of processors with 16 vector registers."""
 
 
 def _instruction(name: str, swapped: bool = False) -> Callable[[Vector, Any], Vector]:
@@ -29,32 +33,35 @@ def _instruction(name: str, swapped: bool = False) -> Callable[[Vector, Any], Ve
 
 
 def _comparison(sign: str) -> Callable[[Vector, Any], Any]:
-    return lambda x, y: x.codes.b.fcmp_ordered(sign, x.value, x.of(y))
+    return lambda x, y: x.each(partial(x.codes.b.fcmp_ordered, sign), x, y)
 
 
 @dataclass(frozen=True, eq=False)
 class Vector:
-    """A vector of float32, or of int32 words, in LLVM; numbers become vectors of its type.
-
-    Comparisons give vectors of bits, for `_select`.
+    """LLVM vectors of float32, or of int32 words, computed in step; numbers become vectors of their
+    type. Comparisons give vectors of bits, for `_select`.
     """
 
     codes: CodeVectors
-    value: Any
+    values: Sequence[Any]
 
     __array_ufunc__ = None  # numpy's numbers leave their operators to this class
 
-    def of(self, number: Any) -> Any:
-        """The LLVM value of a vector, or of a number in all lanes."""
+    def of(self, number: Any) -> Sequence[Any]:
+        """The LLVM values of vectors, or of a number in all lanes."""
         if isinstance(number, Vector):
-            return number.value
-        kind = self.value.type
+            return number.values
+        kind = self.values[0].type
         element = ir.Constant(kind.element, number.item())
-        return ir.Constant(kind, [element] * kind.count)
+        return [ir.Constant(kind, [element] * kind.count)] * len(self.values)
+
+    def each(self, emit: Callable[..., Any], *operands: Any) -> Vector:
+        """``emit`` of the LLVM values of vectors or numbers, one of the vectors after the other."""
+        return Vector(self.codes, list(map(emit, *map(self.of, operands))))
 
     def do(self, name: str, left: Any, right: Any) -> Vector:
         """An instruction of LLVM on two vectors or numbers."""
-        return Vector(self.codes, getattr(self.codes.b, name)(self.of(left), self.of(right)))
+        return self.each(getattr(self.codes.b, name), left, right)
 
     __add__, __radd__ = _instruction("fadd"), _instruction("fadd", swapped=True)
     __sub__, __rsub__ = _instruction("fsub"), _instruction("fsub", swapped=True)
@@ -64,11 +71,11 @@ class Vector:
     __eq__ = _comparison("==")
 
     def __neg__(self) -> Vector:
-        return Vector(self.codes, self.codes.b.fneg(self.value))
+        return self.each(self.codes.b.fneg, self)
 
     def cast(self, kind: Any) -> Vector:
         """The same bits as another type."""
-        return Vector(self.codes, self.codes.b.bitcast(self.value, kind))
+        return self.each(lambda value: self.codes.b.bitcast(value, kind), self)
 
 
 # --- names of `.intrinsics` that `vector_math` uses, over vectors -------------------------------
@@ -82,7 +89,7 @@ def _vector_among(operands: Any) -> Vector:
 def _float(x: Any) -> Any:
     """float32 of a number or of words."""
     if isinstance(x, Vector):
-        return Vector(x.codes, x.codes.b.sitofp(x.value, x.codes.float))
+        return x.each(lambda value: x.codes.b.sitofp(value, x.codes.float), x)
     return np.float32(x)
 
 
@@ -95,7 +102,7 @@ def _llvm_function(name: str) -> Arithmetic:
         kind = ir.FunctionType(codes.float, [codes.float] * len(operands))
         full_name = f"llvm.{name}.v{codes.codes // 2}f32"
         declared = cgutils.get_or_insert_function(codes.b.module, kind, full_name)
-        return Vector(codes, codes.b.call(declared, [vector.of(x) for x in operands]))
+        return vector.each(lambda *values: codes.b.call(declared, values), *operands)
 
     return function
 
@@ -103,19 +110,34 @@ def _llvm_function(name: str) -> Arithmetic:
 def _extreme(sign: str) -> Arithmetic:
     def extreme(left: Any, right: Any) -> Vector:
         vector = _vector_among((left, right))
-        b, operands = vector.codes.b, (vector.of(left), vector.of(right))
-        return Vector(vector.codes, b.select(b.fcmp_ordered(sign, *operands), *operands))
+        b = vector.codes.b
+        return vector.each(lambda x, y: b.select(b.fcmp_ordered(sign, x, y), x, y), left, right)
 
     return extreme
 
 
 def _select(condition: Any, yes: Any, no: Any) -> Vector:
     vector = _vector_among((yes, no))
-    return Vector(vector.codes, vector.codes.b.select(condition, vector.of(yes), vector.of(no)))
+    return vector.each(vector.codes.b.select, condition, yes, no)
 
 
 multiply_add = _llvm_function("fma")
 """`.intrinsics.multiply_add` over vectors: rounded once, on every processor."""
+
+
+def _in_step(x: Vector) -> Vector:
+    """x, behind an empty instruction on all vectors. With 16 registers LLVM would else compute one
+    vector after the other, farther apart than a processor looks ahead.
+    """
+    codes, count = x.codes, len(x.values)
+    if codes.codes != _FEW_CODES or codes.x86_pack is None:
+        return x
+    kinds = [codes.float] * count
+    kind = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
+    registers = ",".join([*["=x"] * count, *map(str, range(count))])
+    together = codes.b.call(ir.InlineAsm(kind, "", registers), x.values)
+    return Vector(codes, [codes.b.extract_value(together, k) for k in range(count)])
+
 
 _ARITHMETIC: dict[str, Arithmetic] = {
     "F": _float,
@@ -133,6 +155,7 @@ _ARITHMETIC: dict[str, Arithmetic] = {
     "select": _select,
     "square_root": _llvm_function("sqrt"),
     "keep_nan": lambda x, y: y,
+    "in_step": _in_step,
 }
 
 
@@ -164,27 +187,36 @@ def _inverse_root(x: Vector) -> Vector:
     """1/√x of positive numbers, near enough to have the code of `vector_math.inverse_root`: two
     Newton steps from a guess by the exponent, with factors fitted by us to all codes.
     """
-    b, words = x.codes.b, x.cast(x.codes.word)
-    halved = Vector(x.codes, b.lshr(words.value, words.of(np.int32(1))))
-    y = Vector(x.codes, b.sub(words.of(_FIRST_GUESS), halved.value)).cast(x.codes.float)
+    words = x.cast(x.codes.word)
+    halved = words.do("lshr", words, np.int32(1))
+    y = words.do("sub", _FIRST_GUESS, halved).cast(x.codes.float)
     y = y * multiply_add(-(x * y), y, F(1.89000928))
     h = x * F(0.49999696) * y
     result: Vector = y * multiply_add(-h, y, F(1.49999917))
     return result
 
 
-def inverse_root_of_codes(codes: CodeVectors, x: Any) -> Any:
+def inverse_root_of_codes(codes: CodeVectors, vectors: Sequence[Any]) -> list[Any]:
     """1/√x: 0 of infinity, infinity of 0, negative infinity of negative numbers."""
+    return list(
+        map(partial(_special_roots, codes), vectors, of_numbers(_inverse_root, codes, vectors))
+    )
+
+
+def _special_roots(codes: CodeVectors, x: Any, found: Any) -> Any:
     b = codes.b
-    found = of_numbers(_inverse_root, codes, x)
     found = b.select(b.icmp_unsigned("==", x, codes.shorts(0x7FFF)), codes.shorts(0), found)
     found = b.select(b.icmp_unsigned("==", x, codes.shorts(0)), codes.shorts(0x7FFF), found)
     return b.select(b.icmp_signed("<", x, codes.shorts(0)), codes.shorts(0xFFFF), found)
 
 
-def of_numbers(function: Callable[[Vector], Vector], codes: CodeVectors, x: Any) -> Any:
-    """Codes of ``function`` of a vector of codes."""
-    return codes.encoded(*[function(Vector(codes, v)).value for v in codes.decoded(x)])
+def of_numbers(
+    function: Callable[[Vector], Vector], codes: CodeVectors, vectors: Sequence[Any]
+) -> list[Any]:
+    """Codes of ``function`` of vectors of codes."""
+    decoded = [value for x in vectors for value in codes.decoded(x)]
+    found = function(Vector(codes, decoded)).values
+    return list(map(codes.encoded, found[::2], found[1::2]))
 
 
 def code_operation(name: str) -> Operation:

@@ -11,7 +11,7 @@ with.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from llvmlite import ir
@@ -19,7 +19,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spyre.hw.kernels.intrinsics import F32, I16, I32, I64, LANES, counted_loop, has_feature
+from spyre.hw.kernels.intrinsics import (
+    F32,
+    I16,
+    I32,
+    I64,
+    LANES,
+    counted_loop,
+    has_feature,
+    number_extreme,
+)
 
 _LANE_CODES = 8
 """16-bit codes in a 128-bit lane, within which x86 interleaves and packs."""
@@ -217,10 +226,16 @@ class CodeVectors:
 
 _CODE_BYTES, _FLOAT_BYTES = 2, 4
 _STICK = 64
+_AHEAD_BYTES = 512
+"""How far ahead of a loop over several runs their codes are fetched into the cache."""
 Emit = Callable[[CodeVectors, Sequence[Any], Any], None]
 """Emits a loop over operands and a count."""
+IN_STEP = 4
+"""Vectors of codes of an iteration, whose computations do not depend on each other: this hides the
+latency of each. They are a stick of AVX2's vectors, two of AVX-512's.
+"""
 Operation = Callable[..., Any]
-"""Emits an operation on vectors of codes: of the emitter and its operands."""
+"""Emits an operation on vectors of codes: of the emitter and a sequence of vectors per operand."""
 
 
 def make(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
@@ -306,12 +321,36 @@ def _float_places(codes: CodeVectors, address: Any, element: Any) -> list[Any]:
     return [first, codes.b.add(first, ir.Constant(I64, codes.codes // 2 * _FLOAT_BYTES))]
 
 
-def arithmetic(name: str, codes: CodeVectors, x: Any, y: Any) -> Any:
-    """x op y of two vectors of codes; ``name``: LLVM's."""
-    values = zip(codes.decoded(x), codes.decoded(y), strict=True)
-    return codes.encoded(*[getattr(codes.b, name)(p, q) for p, q in values])
+def _each(operation: Callable[..., Any]) -> Operation:
+    """The operation on vectors of codes that makes every one by itself."""
+
+    @wraps(operation)
+    def over_all(*given: Any) -> list[Any]:
+        first = next(k for k, x in enumerate(given) if isinstance(x, CodeVectors)) + 1
+        return [operation(*given[:first], *x) for x in zip(*given[first:], strict=True)]
+
+    return over_all
 
 
+def arithmetic(name: str, codes: CodeVectors, left: Any, right: Any) -> list[Any]:
+    """x op y of vectors of codes; ``name``: LLVM's. One vector as all of ``right`` is one number.
+
+    A quotient by one number is a product with its reciprocal: the quotient of significands of ten
+    bits is at least 2^-21 of it away from where the code changes, the product 2^-23 from the
+    quotient.
+    """
+    b, divisors = codes.b, [codes.decoded(y) for y in right]
+    if name == "fdiv" and all(y is right[0] for y in right):
+        ones = ir.Constant(codes.float, [ir.Constant(F32, 1.0)] * (codes.codes // 2))
+        name, divisors = "fmul", [[b.fdiv(ones, divisors[0][0])] * 2] * len(right)
+    found = []
+    for x, values in zip(left, divisors, strict=True):
+        pairs = zip(codes.decoded(x), values, strict=True)
+        found.append(codes.encoded(*[getattr(b, name)(p, q) for p, q in pairs]))
+    return found
+
+
+@_each
 def extreme(comparison: str, codes: CodeVectors, x: Any, y: Any) -> Any:
     """Larger (">") or smaller ("<") of two vectors of codes, compared as the numbers are."""
     b = codes.b
@@ -325,22 +364,26 @@ def _order_keys(codes: CodeVectors, x: Any) -> Any:
     return b.xor(x, b.and_(b.ashr(x, codes.shorts(15)), codes.shorts(0x7FFF)))
 
 
+@_each
 def relu(codes: CodeVectors, x: Any) -> Any:
     """Numbers above 0, else 0."""
     zero = codes.shorts(0)
     return codes.b.select(codes.b.icmp_signed(">", x, zero), x, zero)
 
 
+@_each
 def negative(codes: CodeVectors, x: Any) -> Any:
     """-x."""
     return codes.b.xor(x, codes.shorts(0x8000))
 
 
+@_each
 def absolute(codes: CodeVectors, x: Any) -> Any:
     """|x|."""
     return codes.b.and_(x, codes.shorts(0x7FFF))
 
 
+@_each
 def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
     """``yes`` where the condition is not 0, else ``no``."""
     b = codes.b
@@ -351,19 +394,23 @@ def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
 def emit_elementwise(
     operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
 ) -> None:
-    """z[i] = op(x[i], ...) on codes, a stick at a time: the vectors of a stick do not depend on
-    each other, which hides the latency of each.
-    """
+    """z[i] = op(x[i], ...) on codes, `IN_STEP` vectors at a time."""
     *inputs, z = operands
+    step = max(IN_STEP * codes.codes, _STICK)
 
     def body(element: Any) -> None:
-        places = [codes.b.add(element, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
-        loaded = [[_load(codes, x, place) for x in inputs] for place in places]
-        found = [operation(codes, *each) for each in loaded]
-        for value, place in zip(found, places, strict=True):
+        b = codes.b
+        places = []
+        for stick in range(0, step, _STICK):
+            first = b.add(element, ir.Constant(I64, stick))
+            if stick:  # the last stick of an odd number of them is computed twice
+                first = b.select(b.icmp_signed("<", first, count), first, element)
+            places += [b.add(first, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
+        columns = [[_load(codes, x, place) for place in places] for x in inputs]
+        for value, place in zip(operation(codes, *columns), places, strict=True):
             _store(codes, value, z, place)
 
-    _repeat(codes, count, _STICK, body)
+    _repeat(codes, count, step, body)
 
 
 def emit_lanes(
@@ -376,9 +423,11 @@ def emit_lanes(
         b = codes.b
         stick = b.lshr(element, ir.Constant(I64, _STICK.bit_length() - 1))
         right = codes.splat(b.add(y, b.mul(stick, pitch_bytes)), codes.short)
-        for start in range(0, _STICK, codes.codes):
-            at = b.add(element, ir.Constant(I64, start))
-            _store(codes, operation(codes, _load(codes, x, at), right), z, at)
+        places = [b.add(element, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
+        left = [_load(codes, x, place) for place in places]
+        found = operation(codes, left, [right] * len(left))
+        for value, place in zip(found, places, strict=True):
+            _store(codes, value, z, place)
 
     _repeat(codes, count, _STICK, body)
 
@@ -407,13 +456,38 @@ def emit_encode(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None
     _repeat(codes, count, codes.codes, body)
 
 
+def _prefetched_runs(
+    codes: CodeVectors, operands: Sequence[Any], element: Any, count: Any
+) -> list[Any]:
+    """The vectors at ``element`` of four runs of ``count`` codes: operands are the first one's
+    address, and the bytes to the next one. What follows in these and the next four is fetched.
+    """
+    b, (first, pitch_bytes) = codes.b, operands
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    fetch = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+    hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]
+    run_bytes = b.mul(count, ir.Constant(I64, _CODE_BYTES))
+    ahead = ir.Constant(I64, _AHEAD_BYTES)
+    ahead = b.select(b.icmp_signed("<", ahead, run_bytes), ahead, run_bytes)
+    beyond = b.icmp_signed(">=", _at(codes, ahead, element, _CODE_BYTES), run_bytes)
+    following = b.sub(b.shl(pitch_bytes, ir.Constant(I64, 2)), run_bytes)
+    ahead = b.add(ahead, b.select(beyond, following, ir.Constant(I64, 0)))
+    place, found = _at(codes, first, element, _CODE_BYTES), []
+    for _ in range(4):
+        found.append(codes.load(codes.short, place, _CODE_BYTES))
+        b.call(fetch, [b.inttoptr(b.add(place, ahead), byte), *hints])
+        place = b.add(place, pitch_bytes)
+    return found
+
+
 def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
-    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes to float32."""
+    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes of `_prefetched_runs` to float32."""
     *sources, target = operands
 
     def body(element: Any) -> None:
         b = codes.b
-        runs = [codes.decoded(_load(codes, a, element)) for a in sources]
+        runs = [codes.decoded(x) for x in _prefetched_runs(codes, sources, element, count)]
         totals = [b.fadd(b.fadd(p, q), b.fadd(r, s)) for p, q, r, s in zip(*runs, strict=True)]
         places = _float_places(codes, target, element)
         # once here instead of once for each run
@@ -422,6 +496,44 @@ def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> No
             codes.store(b.fadd(old, total), place, _FLOAT_BYTES)
 
     _repeat(codes, count, codes.codes, body)
+
+
+def emit_extreme_four(
+    comparison: str, codes: CodeVectors, operands: Sequence[Any], count: Any
+) -> None:
+    """keys[i] = the extreme (see `extreme`) of itself and the keys of four codes."""
+    *sources, target = operands
+
+    def body(element: Any) -> None:
+        b = codes.b
+        found = _load(codes, target, element)
+        for x in _prefetched_runs(codes, sources, element, count):
+            key = _order_keys(codes, x)
+            found = b.select(b.icmp_signed(comparison, key, found), key, found)
+        _store(codes, found, target, element)
+
+    _repeat(codes, count, codes.codes, body)
+
+
+def emit_combine_lanes(
+    combine: Callable[..., Any], codes: CodeVectors, operands: Sequence[Any], count: Any
+) -> None:
+    """Replace all lanes of each stick of float32 by the combination of its halves, the halves of
+    that, and so on; ``combine``: of the builder, the upper and the lower half.
+    """
+    (address,) = operands
+    kind = ir.VectorType(F32, _STICK)
+
+    def body(element: Any) -> None:
+        place = _at(codes, address, element, _FLOAT_BYTES)
+        values, half = codes.load(kind, place, _FLOAT_BYTES), _STICK // 2
+        while half > 0:
+            upper, lower = range(half, 2 * half), range(half)
+            values = combine(codes.b, *(codes.shuffle(values, values, h) for h in (upper, lower)))
+            half //= 2
+        codes.store(codes.shuffle(values, values, [0] * _STICK), place, _FLOAT_BYTES)
+
+    _repeat(codes, count, _STICK, body)
 
 
 def emit_row_product(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
@@ -472,3 +584,8 @@ OPERATIONS: dict[str, Operation] = {
 """Operations on vectors of codes, by the ``code_form`` of the operation table."""
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)
 row_product = make(emit_row_product)
+largest_of_four = make(partial(emit_extreme_four, ">"))
+smallest_of_four = make(partial(emit_extreme_four, "<"))
+add_lanes = make(partial(emit_combine_lanes, lambda b, upper, lower: b.fadd(lower, upper)))
+largest_lane = make(partial(emit_combine_lanes, partial(number_extreme, ">", "and_")))
+smallest_lane = make(partial(emit_combine_lanes, partial(number_extreme, "<", "or_")))

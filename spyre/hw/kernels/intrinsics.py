@@ -279,19 +279,27 @@ def multiply_add(typing_context, left, right, addend):
     return types.float32(types.float32, types.float32, types.float32), codegen
 
 
+def number_extreme(comparison: str, join_zeros: str, b: Any, left: Any, right: Any) -> Any:
+    """maximumNumber or minimumNumber of IEEE 754-2019 of float32 or vectors of them: NaN loses, +0
+    is above -0.
+    """
+    number = left.type
+    word = I32 if number == F32 else ir.VectorType(I32, number.count)
+    # of equal numbers only zeros differ in bits: "and" keeps a sign both have, "or" any
+    bits = [b.bitcast(x, word) for x in (left, right)]
+    tie = b.bitcast(getattr(b, join_zeros)(*bits), number)
+    chosen = b.select(b.fcmp_ordered(comparison, left, right), left, right)
+    chosen = b.select(b.fcmp_ordered("==", left, right), tie, chosen)
+    return b.select(b.fcmp_unordered("uno", right, right), left, chosen)
+
+
 def _number_extreme(comparison: str, join_zeros: str) -> Any:
     @intrinsic
     def extreme(typing_context, left, right):
-        """maximumNumber or minimumNumber of IEEE 754-2019: NaN loses, +0 is above -0."""
+        """See `number_extreme`."""
 
         def codegen(context, b, signature, args):
-            left, right = args
-            # of equal numbers only zeros differ in bits: "and" keeps a sign both have, "or" any
-            bits = [b.bitcast(x, I32) for x in args]
-            tie = b.bitcast(getattr(b, join_zeros)(*bits), F32)
-            chosen = b.select(b.fcmp_ordered(comparison, left, right), left, right)
-            chosen = b.select(b.fcmp_ordered("==", left, right), tie, chosen)
-            return b.select(b.fcmp_unordered("uno", right, right), left, chosen)
+            return number_extreme(comparison, join_zeros, b, *args)
 
         return types.float32(types.float32, types.float32), codegen
 

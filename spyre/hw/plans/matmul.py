@@ -165,7 +165,7 @@ def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...])
     row_blocks = 1
     if batches * column_blocks < wanted and rows > _MANY_ROWS:
         row_blocks = min(-(-wanted // (batches * column_blocks)), rows // _MANY_ROWS + 1)
-    row_block = -(-rows // row_blocks)
+    row_block = min(-(-rows // row_blocks), _MOST_ROWS)
     row_blocks = -(-rows // row_block)
     words = row.words
     words[tb.ROW_COUNT], words[tb.COLUMN_COUNT], words[tb.REDUCED_COUNT] = rows, columns, depth

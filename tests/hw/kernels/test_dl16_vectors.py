@@ -10,9 +10,11 @@ import numba
 import numpy as np
 import pytest
 
+from spyre.hw.interpreter.machine import order_key
 from spyre.hw.kernels import dl16_vectors, vector_math
 from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS, of_numbers, vector_formula
 from spyre.hw.kernels.dl16_vectors import HOST_CODES, HOST_PACK
+from spyre.hw.kernels.families.reduction import MAX, MIN, SUM, combine_lanes, reduce_lanes
 from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16, multiply_add
 
 VECTORS = {(HOST_CODES, HOST_PACK), (HOST_CODES, None), (16, None), (32, None)}
@@ -127,6 +129,13 @@ def test_a_code_for_every_stick(operation: str, vectors: Any) -> None:
     np.testing.assert_array_equal(found, encoded_of(operation, np.repeat(lanes[::3], 64)))
 
 
+def test_products_with_a_reciprocal_have_the_codes_of_quotients() -> None:
+    """All significands; the special codes are those of `test_a_code_for_every_stick`."""
+    significands = decoded(np.arange(0x3E00, 0x4000, dtype=np.uint16))
+    x, y = (each.ravel() for each in np.meshgrid(significands, significands))
+    np.testing.assert_array_equal(encoded(x * (np.float32(1) / y)), encoded(x / y))
+
+
 @vectors
 def test_extremes_compare_numbers(vectors: Any) -> None:
     values = decoded(ALL_CODES)
@@ -168,15 +177,53 @@ def test_in_place(vectors: Any) -> None:
     np.testing.assert_array_equal(compute(codes, codes, codes), expected)
 
 
+def over_four_runs(emit: Any, vectors: Any, runs: Any, target: Any) -> Any:
+    """Run a loop over the rows of ``runs``, two of which begin farther apart than they are long."""
+    loop = dl16_vectors.make(emit, *vectors)
+
+    @_compiled
+    def call(operands, count):
+        loop(operands, count)
+
+    call((runs.ctypes.data, runs.strides[0], target.ctypes.data), target.size)
+    return target
+
+
 @vectors
 def test_four_runs_are_added_in_pairs(vectors: Any) -> None:
     rng = np.random.default_rng(2)
-    runs = [rng.integers(0, 0x7000, 4096).astype(np.uint16) for _ in range(4)]
+    runs = rng.integers(0, 0x7000, (4, 4160)).astype(np.uint16)
     start = rng.standard_normal(4096).astype(np.float32)
-    a, b, c, d = map(decoded, runs)
+    a, b, c, d = map(decoded, runs[:, :4096])
     expected = start + ((a + b) + (c + d))
-    found = loop_over(dl16_vectors.emit_add_four, vectors)(*runs, start.copy())
+    found = over_four_runs(dl16_vectors.emit_add_four, vectors, runs, start.copy())
     np.testing.assert_array_equal(found, expected)
+
+
+@vectors
+def test_extremes_of_four_runs(vectors: Any) -> None:
+    rng = np.random.default_rng(3)
+    runs = np.stack([np.resize(SPECIAL, 1 << 16), *(rng.permutation(ALL_CODES) for _ in range(3))])
+    start = rng.permutation(ALL_CODES).view(np.int16)
+    keys = np.concatenate([order_key(runs), start[None]])
+    for comparison, expected in ((">", keys.max(axis=0)), ("<", keys.min(axis=0))):
+        emit = partial(dl16_vectors.emit_extreme_four, comparison)
+        found = over_four_runs(emit, vectors, runs, start.copy())
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("opcode", [SUM, MAX, MIN])
+def test_lanes_are_combined_by_halves(opcode: int) -> None:
+    rng = np.random.default_rng(4)
+    numbers = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 3e-39], np.float32)
+    for trial in range(200):
+        row = rng.choice(numbers[: 2 + trial % 7], 64)
+        if trial >= 100:
+            row = rng.standard_normal(64).astype(np.float32)
+        expected = row.copy()
+        combine_lanes(opcode, expected)
+        reduce_lanes(opcode, row)
+        assert np.array_equal(row.view(np.uint32), np.repeat(expected.view(np.uint32)[:1], 64))
 
 
 @_compiled

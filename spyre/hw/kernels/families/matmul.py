@@ -9,8 +9,10 @@ makes one token, multiply the codes of B without packing.
 from __future__ import annotations
 
 import numpy as np
+from numba import carray
 
 from spyre.hw import plan_table as tb
+from spyre.hw.kernels.blocks import fill
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes, row_product
 from spyre.hw.kernels.intrinsics import (
     add_product_rounded,
@@ -18,6 +20,7 @@ from spyre.hw.kernels.intrinsics import (
     decode_half,
     encode_dl16_as,
     encode_half,
+    pointer_f32,
     prefetch_line,
 )
 from spyre.hw.kernels.jit import entry, kernel
@@ -65,30 +68,33 @@ def axis_offsets(table, first_word, member, offsets):
 
 @kernel
 def decode_stick(half, address, code, target):
-    """One 16-bit stick at byte ``address`` to 64 floats."""
+    """One 16-bit stick at byte ``address`` to 64 floats at host address ``target``."""
     if code == HALF_FORMAT:
         source = half[address >> 1 : (address >> 1) + 64]
-        out = target[:64]
+        out = carray(pointer_f32(target), 64)
         for i in range(64):
             out[i] = decode_half(source[i])
     else:
-        decode_codes((half.ctypes.data + address, target.ctypes.data), 64)
+        decode_codes((half.ctypes.data + address, target), 64)
 
 
 @kernel
 def pack_b_rows(half, address, row_pitch, code, panels, k_at):
     """Decode 64 rows of one B stick into panels of WIDTH columns, rows from ``k_at`` on."""
+    if code != HALF_FORMAT:
+        memory, first = half.ctypes.data + address, panels.ctypes.data + 4 * k_at * WIDTH
+        for r in range(64):
+            for p in range(PANELS):
+                source = memory + r * row_pitch + 2 * p * WIDTH
+                decode_codes((source, first + 4 * (p * K_BLOCK + r) * WIDTH), WIDTH)
+        return
     for r in range(64):
         at = (address + r * row_pitch) >> 1
         for p in range(PANELS):
-            source = half[at + p * WIDTH : at + (p + 1) * WIDTH]
             start = p * K_BLOCK * WIDTH + (k_at + r) * WIDTH
             out = panels[start : start + WIDTH]
-            if code == HALF_FORMAT:
-                for i in range(WIDTH):
-                    out[i] = decode_half(source[i])
-            else:
-                decode_codes((source.ctypes.data, out.ctypes.data), WIDTH)
+            for i in range(WIDTH):
+                out[i] = decode_half(half[at + p * WIDTH + i])
 
 
 @kernel
@@ -99,6 +105,21 @@ def prefetch_piece(address, piece):
 
 
 @kernel
+def tile_of(c_pointer, c_stick_floats, row, panel):
+    """Host address of the tile of C that begins at a row of a chunk and a panel."""
+    stick, within = panel // PANELS, panel % PANELS
+    return c_pointer + 4 * (stick * c_stick_floats + row * 64 + within * WIDTH)
+
+
+@kernel
+def prefetch_tile(address):
+    """Ask for a tile of C, which may be in the third cache by now."""
+    for row in range(TALL):
+        for line in range(0, 4 * WIDTH, 64):
+            prefetch_line(address + 256 * row + line)
+
+
+@kernel
 def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_stick_floats, ahead):
     """C chunk += A chunk · B panels of ``sticks`` sticks.
 
@@ -106,17 +127,21 @@ def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_sti
     """
     m = 0
     step = 0
+    panels = sticks * PANELS
     while m < rows:
         tall = m + TALL <= rows
         a = a_pointer + 4 * m * A_ROW_FLOATS
-        for panel in range(sticks * PANELS):
+        for panel in range(panels):
             b = b_pointer + 4 * panel * K_BLOCK * WIDTH
             stick, within = panel // PANELS, panel % PANELS
             piece = step * PANELS + within
             if piece < PIECES and ahead[stick] != 0:
                 prefetch_piece(ahead[stick], piece)
-            c = c_pointer + 4 * (stick * c_stick_floats + m * 64 + within * WIDTH)
+            c = tile_of(c_pointer, c_stick_floats, m, panel)
             if tall:
+                last = panel + 1 == panels
+                following = (m + TALL, 0) if last else (m, panel + 1)
+                prefetch_tile(tile_of(c_pointer, c_stick_floats, *following))
                 tall_microkernel(a, A_ROW_FLOATS, b, k_count, c, 64)
             else:
                 short_microkernel(a, A_ROW_FLOATS, b, k_count, c, 64)
@@ -129,6 +154,11 @@ def store_rows(half, word, code, base, offsets, source, start, rows):
     """Encode ``rows`` rows of one C stick, of float32 of two neighbours; ``source`` holds them from
     float ``start`` on.
     """
+    if code == DL16_FORMAT:
+        memory, first = half.ctypes.data + base, source.ctypes.data + 4 * start
+        for m in range(rows):
+            encode_codes((first + 256 * m, memory + offsets[m]), 64)
+        return
     for m in range(rows):
         at = (base + offsets[m]) >> 1
         values = source[start + m * 64 : start + m * 64 + 64]
@@ -141,8 +171,6 @@ def store_rows(half, word, code, base, offsets, source, start, rows):
         if code == HALF_FORMAT:
             for i in range(64):
                 out[i] = encode_half(values[i])
-        elif code == DL16_FORMAT:
-            encode_codes((values.ctypes.data, out.ctypes.data), 64)
         else:
             add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
             for i in range(64):
@@ -153,14 +181,18 @@ def store_rows(half, word, code, base, offsets, source, start, rows):
 def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):
     """Decode ``rows`` rows by the given K sticks of A, then SHORT - 1 rows of zeros."""
     for m in range(rows):
+        address, target = base + row_offsets[m], buffer.ctypes.data + 4 * m * A_ROW_FLOATS
+        if code == HALF_FORMAT:
+            for ks in range(k_offsets.size):
+                decode_stick(half, address + k_offsets[ks], code, target + 256 * ks)
+            continue
+        address += half.ctypes.data
         for ks in range(k_offsets.size):
-            start = m * A_ROW_FLOATS + ks * 64
-            address = base + row_offsets[m] + k_offsets[ks]
-            decode_stick(half, address, code, buffer[start : start + 64])
+            decode_codes((address + k_offsets[ks], target + 256 * ks), 64)
     # the short microkernel always takes SHORT rows
     for m in range(rows, rows + SHORT - 1):
-        for i in range(k_offsets.size * 64):
-            buffer[m * A_ROW_FLOATS + i] = np.float32(0.0)
+        start = m * A_ROW_FLOATS
+        fill(buffer[start : start + k_offsets.size * 64], F(0.0))
 
 
 @kernel
@@ -215,7 +247,7 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
     for d in range(a_depth.size):
         for m in range(rows):
             at = a_base + a_rows[m] + a_depth[d]
-            decode_stick(half, at, table[A + FORMAT], factors[m * 64 :])
+            decode_stick(half, at, table[A + FORMAT], factors.ctypes.data + 256 * m)
         for n in range(sticks):
             b = memory + b_base + b_columns[n] + b_depth[d]
             for m in range(rows):
@@ -327,9 +359,9 @@ def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core,
     for d in range(a_depth.size):
         for k in range(STICK):
             at = b_base + b_depth[d] + k * table[B_ROW_PITCH]
-            decode_stick(half, at, b_code, b[k * STICK : (k + 1) * STICK])
+            decode_stick(half, at, b_code, b.ctypes.data + 4 * k * STICK)
         for m in range(a_rows.size):
-            decode_stick(half, a_base + a_rows[m] + a_depth[d], a_code, a)
+            decode_stick(half, a_base + a_rows[m] + a_depth[d], a_code, a.ctypes.data)
             multiply_stick(a, b, chunk, add, odd)
             join(chunk, core[m * STICK : (m + 1) * STICK], add, odd)
         if (d + 1) % table[CORE_DEPTH] == 0:

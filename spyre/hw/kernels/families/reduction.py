@@ -20,7 +20,14 @@ from spyre.hw.kernels.blocks import (
     mask_sticks,
     store_sticks,
 )
-from spyre.hw.kernels.dl16_vectors import add_four
+from spyre.hw.kernels.dl16_vectors import (
+    add_four,
+    add_lanes,
+    largest_lane,
+    largest_of_four,
+    smallest_lane,
+    smallest_of_four,
+)
 from spyre.hw.kernels.intrinsics import (
     add_rounded,
     bits_float,
@@ -134,6 +141,23 @@ def combine_lanes(opcode, values):
 
 
 @kernel
+def reduce_lanes(opcode, row):
+    """Fill one stick with the combination of its lanes; see `combine_lanes`."""
+    address = (row.ctypes.data,)
+    if row.size == STICK and opcode == SUM:
+        add_lanes(address, STICK)
+    elif row.size == STICK and opcode == MAX:
+        largest_lane(address, STICK)
+    elif row.size == STICK and opcode == MIN:
+        smallest_lane(address, STICK)
+    else:
+        combine_lanes(opcode, row)
+        value = row[0]
+        for i in range(row.size):
+            row[i] = value
+
+
+@kernel
 def scale_row(table, scale, row):
     """Scale one stick of results, and bound it where the table asks for that."""
     if table[FLAGS] & tb.CLIP == 0:
@@ -168,10 +192,7 @@ def finish(table, scale, sticks, lanes, sums, squares):
         row = sums[s * lanes : (s + 1) * lanes]
         second = squares[s * lanes : (s + 1) * lanes]
         if flags & tb.REDUCE_LANES:
-            combine_lanes(opcode, row)
-            value = row[0]
-            for i in range(lanes):
-                row[i] = value
+            reduce_lanes(opcode, row)
         scale_row(table, scale, row)
         if opcode == EXX2:
             combine_lanes(SUM, second)
@@ -199,7 +220,7 @@ def add_runs(half, at, pitch, count, target):
     a = half.ctypes.data + at * 2
     fours = count // 4
     for _ in range(fours):
-        add_four((a, a + step, a + 2 * step, a + 3 * step, total), n)
+        add_four((a, step, total), n)
         a += 4 * step
     for r in range(fours * 4, count):
         run = half[at + r * pitch : at + r * pitch + n]
@@ -208,35 +229,24 @@ def add_runs(half, at, pitch, count, target):
 
 
 @kernel
-def extreme_keys(opcode, a, b, c, d, keys):
-    """Largest or smallest of four runs of DL16 codes and ``keys``, compared as integers.
+def extreme_codes(opcode, half, at, pitch, count, keys):
+    """Largest or smallest of ``count`` runs of DL16 codes and ``keys``, compared as integers.
 
     Four runs at once keep as many streams of memory going.
     """
-    n = keys.size
-    if opcode == MAX:
+    n, step, target = keys.size, pitch * 2, keys.ctypes.data
+    a = half.ctypes.data + at * 2
+    for _ in range(count // 4):
+        if opcode == MAX:
+            largest_of_four((a, step, target), n)
+        else:
+            smallest_of_four((a, step, target), n)
+        a += 4 * step
+    for r in range(count // 4 * 4, count):
+        run = half[at + r * pitch : at + r * pitch + n]
         for i in range(n):
-            left = maximum_i16(order_key(a[i]), order_key(b[i]))
-            right = maximum_i16(order_key(c[i]), order_key(d[i]))
-            keys[i] = maximum_i16(keys[i], maximum_i16(left, right))
-    else:
-        for i in range(n):
-            left = minimum_i16(order_key(a[i]), order_key(b[i]))
-            right = minimum_i16(order_key(c[i]), order_key(d[i]))
-            keys[i] = minimum_i16(keys[i], minimum_i16(left, right))
-
-
-@kernel
-def extreme_codes(opcode, half, at, pitch, count, keys):
-    """Extreme of ``count`` runs of DL16 codes; the last run replaces missing ones."""
-    n = keys.size
-    last = at + (count - 1) * pitch
-    for r in range(0, count, 4):
-        a = at + r * pitch
-        b, c, d = min(a + pitch, last), min(a + 2 * pitch, last), min(a + 3 * pitch, last)
-        extreme_keys(
-            opcode, half[a : a + n], half[b : b + n], half[c : c + n], half[d : d + n], keys
-        )
+            key = order_key(run[i])
+            keys[i] = maximum_i16(key, keys[i]) if opcode == MAX else minimum_i16(key, keys[i])
 
 
 @kernel
@@ -360,7 +370,7 @@ run = entry(reduction)
 
 
 @kernel
-def add_lanes(source, sticks, chunk, add, odd):
+def add_chunk_lanes(source, sticks, chunk, add, odd):
     """chunk[s] = rounded sum of the 64 lanes of stick s, in order of the lanes."""
     for s in range(sticks):
         chunk[s] = F(0.0)
@@ -401,7 +411,7 @@ def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, c
                     for i in range(staged.size):
                         staged[i] *= staged[i]
                 if lanes_too:
-                    add_lanes(staged, sticks, chunk, add, odd)
+                    add_chunk_lanes(staged, sticks, chunk, add, odd)
                     within = tb.CHUNK  # a stick is a chunk
                 else:
                     for i in range(n):
