@@ -255,8 +255,9 @@ def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tup
 
 # --- kernels -------------------------------------------------------------------------------------
 
-MAX_LINKED = 64
-"""Sets of addresses that a kernel stays linked for; the least recently used is dropped."""
+MAX_LINKED, MAX_LINKED_DISPATCHES = 64, 1024
+"""Sets of addresses that a kernel stays linked for, more while all of them together have so few
+dispatches: a model's layers launch a small kernel at many. The least recently used is dropped."""
 MAX_SIGNATURES = 64
 """Launch signatures that a kernel keeps."""
 MAX_TEMPLATES = 256
@@ -350,6 +351,8 @@ class Kernel:
         linked = self._linked.get(key)
         if linked is None:
             linked = self._link(signature, all_addresses, names)
+            dispatches = max(len(linked.host_dispatch), 1)
+            self._linked.limit = max(MAX_LINKED, MAX_LINKED_DISPATCHES // dispatches)
             self._linked.put(key, linked)
         return linked
 
