@@ -152,6 +152,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("observers", "overhead of observers", partial(_figures, "observers"), quick=False),
     Section("startup", "whole processes", partial(_later, "startup"), one_cpu=True),
     Section("scaling", "with size and cores", partial(_later, "scaling")),
+    Section("growth", "exponents of curves", partial(_later, "growth"), quick=False, one_cpu=True),
     Section("eager", "overhead of PyTorch", partial(_figures, "eager"), quick=False),
     Section("beside", "next to torch's own threads", partial(_later, "contention"), quick=False),
     Section("distributed", "collectives of two ranks", partial(_later, "distributed"), quick=False),

@@ -14,6 +14,9 @@ AXES = 12
 MAX_LOOPS = AXES - 2
 """Loops above the run; those nearest on the device and on the host take two axes each."""
 
+TILE = 16
+"""At most so many runs that are neighbours on the device are copied one after another."""
+
 ROWS = 0
 TO_DEVICE = 1
 HOST_FORMAT = 2

@@ -103,8 +103,6 @@ def _check_bounds(
         raise LaunchError("SPY324", message, expected=expected, found=f"{device.size} bytes")
 
 
-_TILE = 16
-"""At most so many runs that are neighbours on the device are copied one after another."""
 _UNIT_RUNS = 2048
 """At most so many runs are a unit of work, so that several threads have some."""
 _FARTHEST = 1 << 56
@@ -288,7 +286,7 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
     others = [loop for loop in loops if loop is not near]
     others.sort(key=lambda loop: -abs(loop.pitches[HOST]))
     # Neighbours on the device are innermost, so that a tile touches each cache line only once.
-    near, inner = near.split(_divisor(near, _TILE))
+    near, inner = near.split(_divisor(near, tt.TILE))
     if not others:
         return [near, Axis(1, (0, 0, 0)), inner]
     last, within = others[-1].split(_divisor(others[-1], _UNIT_RUNS // inner.extent))

@@ -459,3 +459,55 @@ def encode_bfloat16_as(typing_context, value, add, odd):
         return b.trunc(b.or_(code, b.lshr(sign, _i32(16))), I16)
 
     return types.uint16(types.float32, types.int64, types.int64), codegen
+
+
+# --- transposition -------------------------------------------------------------------------------
+
+_SIDE = 16
+_STAGES = (8, 4, 2, 1)
+
+
+def _interleave(low: bool, stage: int) -> list[int]:
+    if low:
+        return [p if not p & stage else _SIDE + (p ^ stage) for p in range(_SIDE)]
+    return [(p | stage) if not p & stage else _SIDE + p for p in range(_SIDE)]
+
+
+def _transpose_tile(b, rows):
+    """A butterfly network of vector shuffles over 16 rows of 16 elements."""
+    mask_type = ir.VectorType(I32, _SIDE)
+    for stage in _STAGES:
+        # rows that differ in this bit exchange the elements whose column differs in it
+        nxt = list(rows)
+        for k in range(_SIDE):
+            if k & stage:
+                continue
+            for low, place in ((True, k), (False, k | stage)):
+                mask = ir.Constant(mask_type, _interleave(low, stage))
+                nxt[place] = b.shuffle_vector(rows[k], rows[k | stage], mask)
+        rows = nxt
+    return rows
+
+
+@intrinsic
+def transpose_tile(typing_context, source, source_pitch, target, target_pitch):
+    """Transpose 16x16 uint16 between byte addresses with byte pitches, in registers."""
+
+    def codegen(context, b, signature, args):
+        vector = ir.VectorType(I16, _SIDE)
+
+        def pointer(address, pitch, row):
+            offset = b.mul(pitch, ir.Constant(I64, row))
+            return b.inttoptr(b.add(address, offset), vector.as_pointer())
+
+        rows = []
+        for row in range(_SIDE):
+            loaded = b.load(pointer(args[0], args[1], row))
+            loaded.align = 2  # sticks of a tensor may begin anywhere that is even
+            rows.append(loaded)
+        for row, value in enumerate(_transpose_tile(b, rows)):
+            stored = b.store(value, pointer(args[2], args[3], row))
+            stored.align = 2
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64), codegen

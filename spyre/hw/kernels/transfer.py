@@ -28,6 +28,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u8,
     pointer_u16,
+    transpose_tile,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import copy_sign
@@ -253,13 +254,18 @@ def lose_exponents(count, buffer):
 
 
 @kernel
-def half_stick(code, to_device, host, at, device, address):
+def half_stick(table, to_device, host, at, device, address):
     """A whole stick of 16-bit host neighbours against DL16, without buffers."""
+    is_bfloat16 = table[tt.HOST_FORMAT] == tt.HOST_BFLOAT16
     halves = carray(pointer_u16(host), FAR)[at : at + 64]
     codes = carray(pointer_u16(device), FAR)[address >> 1 : (address >> 1) + 64]
-    if code == tt.HOST_BFLOAT16:
+    if is_bfloat16 and to_device:
         for i in range(64):
             codes[i] = encode_dl16(bits_float(np.int32(np.uint32(halves[i]) << 16)))
+    elif is_bfloat16:
+        add, odd = table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD]
+        for i in range(64):
+            halves[i] = encode_bfloat16_as(decode_dl16(codes[i]), add, odd)
     elif to_device:
         for i in range(64):
             is_largest = halves[i] & np.uint16(0x7FFF) == np.uint16(0x7BFF)
@@ -267,6 +273,37 @@ def half_stick(code, to_device, host, at, device, address):
     else:
         for i in range(64):
             halves[i] = encode_half(decode_dl16(codes[i]))
+
+
+@kernel
+def half_block(table, to_device, stride, step, host, at, device, address, block):
+    """16 sticks, ``step`` bytes apart, that begin with host neighbours; see `half_stick`.
+
+    They are transposed in ``block``: rows a power of two apart share few places of a cache, so each
+    is read once.
+    """
+    scratch, pitch = block.ctypes.data, 2 * stride
+    if to_device:
+        for k in range(4):
+            transpose_tile(host + 2 * at + 16 * k * pitch, pitch, scratch + 32 * k, 128)
+    for k in range(tt.TILE):
+        half_stick(table, to_device, scratch, k * 64, device, address + k * step)
+    if not to_device:
+        for k in range(4):
+            transpose_tile(scratch + 32 * k, 128, host + 2 * at + 16 * k * pitch, pitch)
+
+
+@kernel
+def word_stick(to_device, host, at, device, address):
+    """A whole stick of 32 host neighbours, float32 as on the device."""
+    numbers = carray(pointer_f32(host), FAR)[at : at + 32]
+    words = carray(pointer_f32(device), FAR)[address >> 2 : (address >> 2) + 32]
+    if to_device:
+        for i in range(32):
+            words[i] = numbers[i]
+    else:
+        for i in range(32):
+            numbers[i] = words[i]
 
 
 @kernel
@@ -310,42 +347,69 @@ def is_dl16(table):
 
 
 @kernel
-def is_half(table, row):
-    """True if `half_stick` can move the whole sticks of this row."""
-    code, to_device = table[tt.HOST_FORMAT], table[tt.TO_DEVICE] != 0
-    known = code == tt.HOST_HALF or (code == tt.HOST_BFLOAT16 and to_device)
-    formats = known and table[tt.DEVICE_FORMAT] == tb.DL16
+def is_half(table):
+    """True if `half_stick` can move the whole sticks of this copy."""
+    code = table[tt.HOST_FORMAT]
+    formats = (code == tt.HOST_HALF or code == tt.HOST_BFLOAT16) and table[
+        tt.DEVICE_FORMAT
+    ] == tb.DL16
     exact = table[tt.HALVED_SUBNORMALS] == 0 and table[tt.LOST_EXPONENTS] == 0
-    return formats and exact and table[row + tt.LANE_STRIDE] == 1 and table[tt.NINF_IS_NAN] == 0
+    return formats and exact and table[tt.NINF_IS_NAN] == 0
 
 
 @kernel
-def transfer_tile(table, row, tail, host, at, device, address, floats, integers):
-    """The runs of one unit, the last two axes; ``tail``: its index along the tail's axis."""
-    to_device, half, stride = (
-        table[tt.TO_DEVICE] != 0,
-        is_half(table, row),
-        table[row + tt.LANE_STRIDE],
+def is_word(table):
+    """True if `word_stick` can move the whole sticks of this copy."""
+    floats = table[tt.INTEGERS] == 0 and table[tt.LOST_EXPONENTS] == 0
+    formats = table[tt.HOST_FORMAT] == tt.HOST_FLOAT32 and table[tt.DEVICE_FORMAT] == FP32
+    return floats and formats and table[tt.NINF_IS_NAN] == 0
+
+
+@kernel
+def is_block(table, row, tail):
+    """True if the runs of a tile are whole sticks, and their first elements host neighbours."""
+    near = row + tt.AXES - 1
+    across = table[near + tt.HOST_STEP] == 1 and table[near + tt.TAIL_STEP] == 0
+    several = table[row + tt.LANE_STRIDE] != 1 and table[near + tt.EXTENT] == tt.TILE
+    ends = tail == table[row + tt.TAIL_AT]
+    return (
+        across and several and (table[row + tt.TAIL_COUNT] if ends else table[row + tt.COUNT]) == 64
     )
+
+
+@kernel
+def transfer_tile(table, row, tail, host, at, device, address, floats, integers, block):
+    """The runs of one unit, the last two axes; ``tail``: its index along the tail's axis."""
+    to_device, stride, half = table[tt.TO_DEVICE] != 0, table[row + tt.LANE_STRIDE], is_half(table)
+    word = is_word(table) and stride == 1
     near_host, near = row + tt.AXES - 2, row + tt.AXES - 1
     for a in range(table[near_host + tt.EXTENT]):
-        for b in range(table[near + tt.EXTENT]):
-            x = at + a * table[near_host + tt.HOST_STEP] + b * table[near + tt.HOST_STEP]
-            y = address + a * table[near_host + tt.DEVICE_STEP] + b * table[near + tt.DEVICE_STEP]
-            t = tail + a * table[near_host + tt.TAIL_STEP] + b * table[near + tt.TAIL_STEP]
+        x = at + a * table[near_host + tt.HOST_STEP]
+        y = address + a * table[near_host + tt.DEVICE_STEP]
+        t = tail + a * table[near_host + tt.TAIL_STEP]
+        if half and is_block(table, row, t):
+            step = table[near + tt.DEVICE_STEP]
+            half_block(table, to_device, stride, step, host, x, device, y, block)
+            continue
+        for _ in range(table[near + tt.EXTENT]):
             ends = t == table[row + tt.TAIL_AT]
             count = table[row + tt.TAIL_COUNT] if ends else table[row + tt.COUNT]
-            if half and count == 64:
-                half_stick(table[tt.HOST_FORMAT], to_device, host, x, device, y)
+            if half and stride == 1 and count == 64:
+                half_stick(table, to_device, host, x, device, y)
+            elif word and count == 32:
+                word_stick(to_device, host, x, device, y)
             elif to_device:
                 fill = table[row + tt.TAIL_FILL] if ends else table[row + tt.FILL]
                 run_to_device(table, stride, count, fill, host, x, device, y, floats, integers)
             else:
                 run_to_host(table, stride, count, host, x, device, y, floats, integers)
+            x += table[near + tt.HOST_STEP]
+            y += table[near + tt.DEVICE_STEP]
+            t += table[near + tt.TAIL_STEP]
 
 
 @kernel
-def transfer_row(table, row, host, device, first, end, floats, integers):
+def transfer_row(table, row, host, device, first, end, floats, integers, block):
     """Units ``first`` .. ``end`` of a row, counted from its own first one."""
     for unit in range(first, end):
         rest, tail = unit, np.int64(0)
@@ -356,19 +420,20 @@ def transfer_row(table, row, host, device, first, end, floats, integers):
             at += index * table[tt.HOST_STEP + axis]
             address += index * table[tt.DEVICE_STEP + axis]
             tail += index * table[tt.TAIL_STEP + axis]
-        transfer_tile(table, row, tail, host, at, device, address, floats, integers)
+        transfer_tile(table, row, tail, host, at, device, address, floats, integers, block)
 
 
 @kernel
 def transfer_units(table, host, device, first, last):
     """Copy units ``first`` .. ``last`` of all rows; ``host`` and ``device`` are addresses."""
     floats, integers = np.empty(128, np.float32), np.empty(128, np.int64)
+    block = np.empty(tt.TILE * 64, np.uint16)
     for k in range(table[tt.ROWS]):
         row = tt.HEAD_WORDS + k * tt.ROW_WORDS
         begin = table[row + tt.FIRST_UNIT]
         at, end = max(first, begin), min(last, table[row + tt.END_UNIT])
         if at < end:
-            transfer_row(table, row, host, device, at - begin, end - begin, floats, integers)
+            transfer_row(table, row, host, device, at - begin, end - begin, floats, integers, block)
 
 
 run = entry(transfer_units)

@@ -28,6 +28,7 @@ KEEP_BYTES = 64 << 10
 """Ranges up to this size are overwritten with zeros and stay committed: returning their pages to
 the host costs more, as they are soon used again."""
 _ZEROS = bytes(KEEP_BYTES)
+_LOOK_BYTES = 256
 POISON = 0xAA
 """Byte of fresh memory on a device that poisons it."""
 DEVICE_BYTES = HBM_BYTES + CORES * LX_BYTES
@@ -100,7 +101,11 @@ class DeviceMemory:
 
     def _zero(self, start: int, end: int) -> None:
         """Zero at most KEEP_BYTES; ranges that are zero are only read, which commits no pages."""
-        if self._mapping[start:end] != _ZEROS[: end - start]:
+        # memory that was written usually differs in its first bytes, which are looked at first
+        first = min(start + _LOOK_BYTES, end)
+        if self._mapping[start:first] != _ZEROS[: first - start] or (
+            first < end and self._mapping[first:end] != _ZEROS[: end - first]
+        ):
             self._data[start:end] = 0
 
 

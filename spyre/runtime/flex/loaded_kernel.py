@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import STICK_BYTES
@@ -116,6 +117,11 @@ class LoadedKernel:
     def bound_plan(self) -> JobPlan:
         """The job plan of launches whose symbols the host has bound: only the compute step."""
         return JobPlan(self.name, (DeviceCompute(self),), self)
+
+    @cached_property
+    def _header_memory(self) -> npt.NDArray[np.uint8]:
+        """The first stick of its program memory."""
+        return self.card.device.memory.view(self.image.address_bytes, STICK_BYTES)
 
     # --- binding ---------------------------------------------------------------------------------
 
@@ -252,7 +258,7 @@ class LoadedKernel:
 
     def compute(self, work: JobWork, first: int, last: int) -> None:
         """Run iterations ``first`` to ``last`` (excluded) with the symbols in program memory."""
-        content = work.card.device.memory.view(self.image.address_bytes, STICK_BYTES)
+        content = self._header_memory
         if content.tobytes() != self.header:
             raise DeviceFault(
                 "SPY881",

@@ -13,9 +13,10 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, IntEnum, StrEnum
+from itertools import islice
 from typing import Any
 
 from spyre.errors import StreamError
@@ -227,6 +228,8 @@ WHOLE = -1
 """Stage number of a unit that is a whole job."""
 LOOK_AHEAD = 4
 """Jobs per stream, behind the running one, whose preparation may begin."""
+MOST_FOLLOWERS = 15
+"""Small jobs that run in one unit with the one before; work of higher priority waits so long."""
 
 
 class Policy(StrEnum):
@@ -238,12 +241,18 @@ class Policy(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class WorkUnit:
-    """Iterations ``first`` to ``last`` (excluded) of a stage, or a whole job: run in one piece."""
+    """Iterations ``first`` to ``last`` (excluded) of a stage, or a whole job: run in one piece.
+
+    ``followers``: the jobs behind a whole job in its stream that run in the same piece. ``ran``:
+    the number of whole jobs that have run.
+    """
 
     work: Work
     stage: int
     first: int
     last: int
+    followers: Sequence[Work] = ()
+    ran: int = 0
 
     def run(self) -> None:
         """Run it; raises the exceptions of the stage.
@@ -261,8 +270,10 @@ class WorkUnit:
                     raise
                 self._run_singly(stage)
             return
-        for stage in work.stages.all:  # the whole job: it holds all engines it needs
-            stage.run(work, 0, self.last)
+        for job in (work, *self.followers):  # whole jobs: they hold all engines they need
+            for stage in job.stages.all:
+                stage.run(job, 0, job.iterations)
+            self.ran += 1
 
     def _run_singly(self, stage: Stage) -> None:
         end, self.last = self.last, self.first
@@ -410,8 +421,24 @@ class Scheduling:
             for engine in work.stages.engines:
                 self._busy[engine] = True
             work.in_flight = 1
-            return WorkUnit(work, WHOLE, 0, work.iterations)
+            return WorkUnit(work, WHOLE, 0, work.iterations, self._followers(work))
         return self._unit_of(work, prep_only=False)
+
+    def _followers(self, work: Work) -> Sequence[Work]:
+        """The small jobs behind ``work`` in its stream, now in flight; none if others are ready."""
+        queue = work.stream.work
+        if len(queue) == 1 or self._ready or len(self._active) > 1:
+            return ()
+        engines, found = work.stages.engines, []
+        for job in islice(queue, 1, 1 + MOST_FOLLOWERS):
+            if job.is_large or job.in_flight or job.stages.engines != engines:
+                break
+            if job.error is not None or any(job.done):  # its preparation has begun
+                break
+            job.in_flight = 1
+            job.running = [True] * len(engines)
+            found.append(job)
+        return found
 
     def _unit_of(self, work: Work, prep_only: bool) -> WorkUnit | None:
         """A unit of the last stage of ``work`` that can continue."""
@@ -459,6 +486,9 @@ class Scheduling:
 
     def complete(self, unit: WorkUnit, error: BaseException | None = None) -> None:
         """Record that ``unit`` has run; ``error``: the exception it raised."""
+        if unit.followers:
+            self._complete_jobs(unit, error)
+            return
         work = unit.work
         work.in_flight -= 1
         # A failed preparation has progressed to `WorkUnit.last`: the iterations before it still
@@ -480,6 +510,27 @@ class Scheduling:
             return
         if work.state is State.ACTIVE and min(work.done) >= work.limit:
             self._finish(work)
+
+    def _complete_jobs(self, unit: WorkUnit, error: BaseException | None) -> None:
+        """`complete` for a unit of several jobs. Those behind one that failed are queued again."""
+        stream, jobs = unit.work.stream, (unit.work, *unit.followers)
+        for engine in unit.work.stages.engines:
+            self._busy[engine] = False
+        dropped = unit.work.state is not State.ACTIVE  # and with it all the others
+        if not dropped:
+            self._active.remove(unit.work)
+        for turn, job in enumerate(jobs):
+            job.in_flight = 0
+            if dropped:
+                self.finished.append(job)
+            elif turn < unit.ran:
+                self._end(stream.work.popleft(), State.DONE)
+            else:
+                job.running = [False] * len(job.running)
+        if error is not None and not dropped:
+            self._fail_at(jobs[unit.ran], error)
+        elif not dropped:
+            self._advance(stream)
 
     def _finish(self, work: Work) -> None:
         if work.error is not None:

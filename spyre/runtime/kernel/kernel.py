@@ -255,8 +255,9 @@ def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tup
 
 # --- kernels -------------------------------------------------------------------------------------
 
-MAX_LINKED = 64
-"""Sets of addresses that a kernel stays linked for; the least recently used is dropped."""
+MIN_LINKED, MAX_LINKED, MAX_LINKED_DISPATCHES = 64, 1024, 8192
+"""Sets of addresses that a kernel stays linked for: as many as have so few dispatches in all, since
+the layers of a model launch one kernel at many. The least recently used is dropped."""
 MAX_SIGNATURES = 64
 """Launch signatures that a kernel keeps."""
 MAX_TEMPLATES = 256
@@ -312,7 +313,7 @@ class Kernel:
         self._signatures: LruCache[SignatureKey, LaunchSignature] = LruCache(MAX_SIGNATURES)
         self._templates: LruCache[tuple[LaunchSignature, AliasStructure | None], _Template]
         self._templates = LruCache(MAX_TEMPLATES)
-        self._linked: LruCache[tuple[object, ...], LinkedProgram] = LruCache(MAX_LINKED)
+        self._linked: LruCache[tuple[object, ...], LinkedProgram] = LruCache(MIN_LINKED)
         self._scratch: tuple[PoolBuffer, ...] | None = None
 
     def retargeted(
@@ -350,6 +351,9 @@ class Kernel:
         linked = self._linked.get(key)
         if linked is None:
             linked = self._link(signature, all_addresses, names)
+            dispatches = max(len(linked.host_dispatch), 1)
+            most = min(MAX_LINKED, MAX_LINKED_DISPATCHES // dispatches)
+            self._linked.limit = max(MIN_LINKED, most)
             self._linked.put(key, linked)
         return linked
 

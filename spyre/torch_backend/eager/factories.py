@@ -49,6 +49,7 @@ from spyre.torch_backend.tensors import (
     is_whole,
     move,
     moves_bits,
+    new_layout,
     relayout,
     to_host,
     upload,
@@ -86,7 +87,8 @@ def empty_strided(
     """aten::empty_strided."""
     _check_options(layout, pin_memory)
     dtype = dtype or torch.get_default_dtype()
-    return _conspicuous(allocate(size, stride, dtype, _index_of(device)))
+    on_card = new_layout(tuple(size), tuple(stride), dtype)
+    return _conspicuous(allocate(size, stride, dtype, _index_of(device), on_card))
 
 
 def _conspicuous(new: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ from .layouts import (
     empty_in_layout as empty_in_layout,
     factor_layout as factor_layout,
     is_factor as is_factor,
+    new_layout as new_layout,
     to_layout as to_layout,
 )
 from .module_moves import apply as apply, set_data as set_data

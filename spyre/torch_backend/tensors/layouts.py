@@ -7,7 +7,9 @@ Every tensor on a card has the `SpyreTensorLayout` of its storage; views have th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +77,30 @@ def empty_in_layout(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     like = original(*args, **kwargs, device="meta")
     result = _new(card, tuple(like.size()), tuple(like.stride()), like.dtype, layout)
     return result.requires_grad_(like.requires_grad)
+
+
+class _NewFactors(threading.local):
+    """``depth``: the number of `new_factors` blocks that the thread is in."""
+
+    depth = 0
+
+
+_new_factors = _NewFactors()
+
+
+@contextmanager
+def new_factors() -> Iterator[None]:
+    """Give tensors that torch allocates in the block `factor_layout`, where there is one."""
+    _new_factors.depth += 1
+    try:
+        yield
+    finally:
+        _new_factors.depth -= 1
+
+
+def new_layout(size: Ints, stride: Ints, dtype: torch.dtype) -> SpyreTensorLayout | None:
+    """Return the layout of a tensor that torch allocates; None for the default one."""
+    return factor_layout(size, stride, dtype) if _new_factors.depth else None
 
 
 def as_factor(weight: torch.Tensor) -> torch.Tensor:

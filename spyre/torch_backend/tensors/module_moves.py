@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from spyre.torch_backend.compat import is_fake
 from spyre.torch_backend.device import warn_user
-from spyre.torch_backend.tensors.layouts import as_factor
+from spyre.torch_backend.tensors.layouts import as_factor, new_factors
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]
@@ -67,11 +67,12 @@ def _once(fn: Function, module: torch.nn.Module) -> tuple[Function, bool]:
     """Call ``fn`` on a module's first parameter. Returns a function that calls it once per tensor,
     and whether that parameter moves to or from a card, or is on one already.
     """
-    first = next((p for p in module._parameters.values() if p is not None), None)
+    parameters = module._parameters.items()
+    name, first = next(((n, p) for n, p in parameters if p is not None), ("", None))
     if first is None or is_fake(first):
         return fn, False
     with torch.no_grad():
-        result = fn(first)
+        result = _suited(module, name, fn, first)
     pending = [first]
 
     def once(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,11 +88,14 @@ def _once(fn: Function, module: torch.nn.Module) -> tuple[Function, bool]:
 
 
 def _suited(module: torch.nn.Module, name: str, fn: Function, tensor: torch.Tensor) -> torch.Tensor:
-    """Apply ``fn`` to a parameter or its gradient; convert a weight for the module's products."""
-    moved = fn(tensor)
-    if name == "weight" and _multiplies(module) and crosses(tensor, moved) and not moved.is_cpu:
-        return as_factor(moved)
-    return moved
+    """Apply ``fn`` to a parameter or its gradient; the module's products decide a weight's layout
+    on a card.
+    """
+    if name != "weight" or not _multiplies(module):
+        return fn(tensor)
+    with new_factors():
+        moved = fn(tensor)
+    return as_factor(moved) if crosses(tensor, moved) and not moved.is_cpu else moved
 
 
 def _multiplies(module: torch.nn.Module) -> bool:

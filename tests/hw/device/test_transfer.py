@@ -166,6 +166,21 @@ def test_large_copies_on_threads():
         check(Case(layout, "float16", sizes, strides, strides), Numerics(), threads, 5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("sizes", [(128, 48), (150, 32), (70, 20), (64, 1040)])
+def test_sticks_along_the_first_dim(dtype: str, sizes: tuple[int, int]):
+    """The layout of weights: host neighbours begin neighbouring sticks, in blocks of 16 or not."""
+    rows, columns = sizes
+    default = SpyreTensorLayout.from_host(sizes, dtype)
+    lanes = default.elements_per_stick
+    device_size = (-(-rows // lanes), columns, lanes)
+    layout = SpyreTensorLayout(device_size, (columns * lanes, 1, columns), default.device_dtype)
+    strides = contiguous_strides(sizes)
+    for seed, numerics in enumerate((*ARRANGED_MODES, Numerics())):
+        check(Case(layout, dtype, sizes, strides, strides), numerics, 2, seed)
+        check(Case(layout, dtype, sizes, strides, (columns + 3, 1)), numerics, 1, seed)
+
+
 def test_all_float16_values_survive_the_way_that_dl16_can_hold():
     values = np.arange(65536).astype(np.uint16).view(np.float16)
     finite = values[np.isfinite(values)]

@@ -142,6 +142,69 @@ def test_small_jobs_run_in_one_unit():
     assert len(log.ran) == 9
 
 
+def queue_of_small_jobs(recovers=False, fails="", names="abcd"):
+    state, stream, log = Scheduling(), StreamQueue(0), Log()
+    state.recovers = recovers
+    at = {True: (Engine.COMPUTE, 0), False: None}
+    jobs = [log.job(n, 1, False, at[n == fails], large=False) for n in names]
+    for job in jobs:
+        state.submit(stream, job)
+    return state, stream, log, jobs
+
+
+def test_small_jobs_behind_one_another_run_in_one_unit():
+    state, stream, log, jobs = queue_of_small_jobs()
+    state.submit(stream, log.job("large", corrected=False))
+    unit = state.next_unit()
+    assert state.next_unit() is None
+    state.submit(stream, log.job("later", corrected=False, large=False))
+    unit.run()
+    assert [name for name, *_ in log.ran] == ["a", "b", "c", "d"]
+    state.complete(unit)
+    assert all(job.state is State.DONE for job in jobs)
+    assert list(state.finished) == jobs
+    drain(state)
+    assert [name for name, *_ in log.ran] == ["a", "b", "c", "d", "large", "later"]
+    assert state.pending == 0
+
+
+def test_small_jobs_run_alone_while_another_stream_is_ready():
+    state, stream, log, _ = queue_of_small_jobs(names="a")
+    for other, name in ((StreamQueue(1), "b"), (stream, "c"), (StreamQueue(33, 0), "first")):
+        state.submit(other, log.job(name, corrected=False, large=False))
+    drain(state)
+    assert [name for name, *_ in log.ran] == ["first", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("fails", ["a", "b", "d"])
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_failing_job_of_a_unit_ends_as_it_would_alone(fails, recovers):
+    state, stream, log, jobs = queue_of_small_jobs(recovers, fails)
+    drain(state)
+    behind = State.DONE if recovers else State.DROPPED
+    where = "abcd".index(fails)
+    states = [State.DONE] * where + [State.FAILED] + [behind] * (3 - where)
+    assert [job.state for job in jobs] == states
+    ran = [name for name in "abcd" if name < fails or (recovers and name != fails)]
+    assert [name for name, *_ in log.ran] == ran
+    assert str(stream.error) == f"{fails} COMPUTE 0"
+    assert (state.pending, len(state.finished)) == (0, 4)
+
+
+def test_jobs_dropped_while_their_unit_runs_end_once():
+    state, stream, log, jobs = queue_of_small_jobs()
+    unit = state.next_unit()
+    state.drop_all([stream], ValueError("reset"))
+    assert not state.finished
+    state.submit(stream, log.job("new", corrected=False, large=False))
+    unit.run()
+    state.complete(unit)
+    assert list(state.finished) == jobs
+    drain(state)
+    assert log.ran[-1][0] == "new"
+    assert state.pending == 0
+
+
 def test_event_orders_two_streams():
     state, log, event = Scheduling(Policy.CONCURRENT), Log(), EventRecord()
     first, second = StreamQueue(1), StreamQueue(2, 0)

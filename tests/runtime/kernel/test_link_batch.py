@@ -199,12 +199,12 @@ def test_a_kernel_links_once_per_shape(
     monkeypatch.setattr(Linker, "link", lambda *a: linked.append(1) or original(*a))
     kernel, rig = made(device, "scratch", tmp_path)
     rng = np.random.default_rng(5)
-    launches = [rig.anywhere(rng) for _ in range(3 * MAX_LINKED)]
+    launches = [rig.anywhere(rng) for _ in range(MAX_LINKED + 64)]
     programs = [kernel.link(launch) for launch in launches]
     assert len(linked) == 1
     assert kernel.link(launches[-1]) is programs[-1]
     assert kernel.link(launches[0]) is not programs[1]
-    assert len(kernel._linked) <= MAX_LINKED
+    assert MAX_LINKED / 2 <= len(kernel._linked) <= MAX_LINKED
     link_batch(kernel, launches)
     shape = kernel.signature_of(launches[0])
     assert kernel.signature_of(launches[7]) is shape

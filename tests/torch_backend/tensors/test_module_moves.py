@@ -285,3 +285,16 @@ def test_a_convolution_of_one_element_moves(kind, dtype):
     module = kind(1, 1, 1, dtype=dtype)
     nn.init.constant_(module.weight, 0.5)
     assert module.to("spyre").weight.cpu().flatten().tolist() == [0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_weights_of_products_are_loaded_in_their_layout_without_a_program(dtype: torch.dtype):
+    model = nn.Sequential(nn.Linear(48, 128), nn.Conv2d(8, 64, 3), nn.Linear(7, 3)).eval().to(dtype)
+    expected = [p.detach().half().to("spyre").cpu() for p in model.parameters()]
+    with torch.spyre.counting() as counted:
+        model.to("spyre", torch.float16)
+    assert counted.launches == 0
+    sizes = [model[k].weight.device_tensor_layout().device_size for k in range(3)]
+    assert sizes == [(2, 48, 64), (1, 3, 3, 8, 64), (1, 3, 64)]
+    for parameter, value in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(parameter.cpu(), value)

@@ -7,13 +7,9 @@ of up to BLOCK_STICKS sticks or one per lane; an index outside 0 .. MASK_END sto
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
-from spyre.hw.kernels.intrinsics import I16, I32, I64
+from spyre.hw.kernels.intrinsics import transpose_tile
 from spyre.hw.kernels.jit import entry, kernel
 
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
@@ -27,9 +23,6 @@ WIDEN = tb.CONVERSIONS.index("widen")
 AT_A, AT_B, A_END = THIRD, FOURTH, tb.MASK_END
 B_PITCH, A_PITCH = tb.CONSTANT, tb.CONSTANT + 1
 """Bytes between consecutive b in the input, and between consecutive a in the output."""
-
-_SIDE = 16
-_STAGES = (8, 4, 2, 1)
 
 
 # --- copies -----------------------------------------------------------------------------------
@@ -195,52 +188,6 @@ run_convert = entry(converting)
 
 
 # --- changes of the stick dim -----------------------------------------------------------------
-
-
-def _interleave(low: bool, stage: int) -> list[int]:
-    if low:
-        return [p if not p & stage else _SIDE + (p ^ stage) for p in range(_SIDE)]
-    return [(p | stage) if not p & stage else _SIDE + p for p in range(_SIDE)]
-
-
-def _transpose_tile(b, rows):
-    """A butterfly network of vector shuffles over 16 rows of 16 elements."""
-    mask_type = ir.VectorType(I32, _SIDE)
-    for stage in _STAGES:
-        # rows that differ in this bit exchange the elements whose column differs in it
-        nxt = list(rows)
-        for k in range(_SIDE):
-            if k & stage:
-                continue
-            for low, place in ((True, k), (False, k | stage)):
-                mask = ir.Constant(mask_type, _interleave(low, stage))
-                nxt[place] = b.shuffle_vector(rows[k], rows[k | stage], mask)
-        rows = nxt
-    return rows
-
-
-@intrinsic
-def transpose_tile(typing_context, source, source_pitch, target, target_pitch):
-    """Transpose 16x16 uint16 between byte addresses with byte pitches, in registers."""
-
-    def codegen(context, b, signature, args):
-        vector = ir.VectorType(I16, _SIDE)
-
-        def pointer(address, pitch, row):
-            offset = b.mul(pitch, ir.Constant(I64, row))
-            return b.inttoptr(b.add(address, offset), vector.as_pointer())
-
-        rows = []
-        for row in range(_SIDE):
-            loaded = b.load(pointer(args[0], args[1], row))
-            loaded.align = 2  # sticks of a tensor may begin anywhere that is even
-            rows.append(loaded)
-        for row, value in enumerate(_transpose_tile(b, rows)):
-            stored = b.store(value, pointer(args[2], args[3], row))
-            stored.align = 2
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, types.int64), codegen
 
 
 @kernel

@@ -102,11 +102,18 @@ def _readers(
     operations: Sequence[Any], groups: Sequence[Sequence[RunOperation]]
 ) -> dict[str, set[int]]:
     """Numbers of the groups that read each buffer; -1 for a reader in no group."""
-    number = {id(step.operation): k for k, group in enumerate(groups) for step in group}
     readers: dict[str, set[int]] = {}
+    grouped: set[int] = set()
+    for number, group in enumerate(groups):
+        for step in group:
+            grouped.add(id(step.operation))
+            for load in step.body.loads:
+                readers.setdefault(load.buffer, set()).add(number)
+    # Inductor traces an operation for its reads, again after each change of its layout.
     for operation in operations:
-        for dep in operation.get_read_writes().reads:
-            readers.setdefault(dep.name, set()).add(number.get(id(operation), -1))
+        if id(operation) not in grouped:
+            for dep in operation.get_read_writes().reads:
+                readers.setdefault(dep.name, set()).add(-1)
     return readers
 
 
