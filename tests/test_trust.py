@@ -129,10 +129,10 @@ PROGRAM = """
 import sys, warnings
 import numpy as np
 warnings.simplefilter("always")
-from spyre.hw.kernels.fusion import find_chains
+from spyre.hw.kernels.machine_code import entry_of
 from spyre.runtime.program.plan_cache import load_compiled
 load_compiled(sys.argv[1])
-find_chains(np.zeros((0, 99), np.int64), np.zeros((0, 99), np.int64))
+entry_of("fusion.find_chains").function(np.zeros((0, 99), np.int64), np.zeros((0, 99), np.int64))
 """
 """Uses every kind of file in the cache: sources, tables of the parser, a plan, compiled code."""
 

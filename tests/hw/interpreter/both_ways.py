@@ -56,13 +56,13 @@ def _differing(device: Device, linked: LinkedProgram, view: ExecuteView, same: S
 
 
 def _compiled(device: Device, linked: LinkedProgram, dispatch: int) -> tuple[int, int]:
-    from spyre.hw.kernels.driver import drive
+    from spyre.hw.kernels.machine_code import entry_of
 
     executor, fault = device.executor, np.zeros(1, np.int64)
     rows = linked.host_dispatch.copy()
     rows[:, tb.DISPATCH_BASES - 1] = 1  # no chains
     scratch, memory = executor._scratch_pointer, device.memory.pointer
-    faulty = drive(
+    faulty = entry_of("driver.drive").function(
         rows,
         linked.tables,
         linked.code.entries,

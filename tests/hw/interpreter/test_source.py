@@ -73,9 +73,9 @@ def test_what_moves_and_links_programs() -> None:
     anchors[:, 0], anchors[1] = 0, 1
     origin, bases = np.array([100, 200]), np.array([[1000, 3000], [100, 200]])
     rows = [np.empty((4, DISPATCH_WORDS), np.int64) for _ in range(2)]
-    from spyre.hw.kernels.driver import place_dispatches
+    from spyre.hw.kernels.machine_code import entry_of
 
-    place_dispatches(dispatch, anchors, origin, bases, rows[0])
+    entry_of("driver.place_dispatches").function(dispatch, anchors, origin, bases, rows[0])
     kernels_of("spyre.hw.kernels.driver")["place_dispatches"](
         dispatch, anchors, origin, bases, rows[1]
     )
