@@ -33,16 +33,16 @@ KERNELS = ("elementwise", "copying", "converting")
 def import_what_a_card_needs() -> None:
     """The modules that the first tensor on a card imports, and kernels, without a card."""
     from spyre.hw.device import Device
-    from spyre.hw.kernels import driver, transfer
+    from spyre.hw.kernels.machine_code import DRIVER, TRANSFER, entry_of
     from spyre.hw.linking import entry_addresses
     from spyre.hw.plan_table import KERNEL_NAMES
     from spyre.runtime.flex import FlexDevice
     from spyre.torch_backend.eager import registry
     from spyre.torch_backend.tensors import allocation, copies
 
-    assert all((Device, driver, FlexDevice, registry, allocation, copies))
+    assert all((Device, FlexDevice, registry, allocation, copies))
     entry_addresses(map(KERNEL_NAMES.index, KERNELS))
-    assert transfer.run.address
+    assert all(entry_of(name).address for name in (TRANSFER, *DRIVER))
 
 
 def requested(bare: int, registered: int) -> str:

@@ -126,7 +126,7 @@ def combined(site: Site, engine: str, tiles: Tiles, target: DataTile | None) -> 
     if FORMATS[element] == WORD:
         return _on_integers(site, engine, tiles, target)
     if engine in FORMULAS:  # on float32, rounded once
-        terms = [Term(site, converted(site, tile, "f32")) for tile in tiles]
+        terms = [FormulaTerm(site, converted(site, tile, "f32")) for tile in tiles]
         return converted(site, FORMULAS[engine](*terms).tile, element, target, site.until)
     if engine not in OPS or OPS[engine].inputs != len(tiles):
         short = site.op.name.partition(".")[2]
@@ -222,20 +222,20 @@ def converted(
 
 
 @dataclass(frozen=True)
-class Term:
+class FormulaTerm:
     """A float32 tile in a formula."""
 
     site: Site
     tile: DataTile
 
-    def of(self, name: str, *others: Term | float) -> Term:
+    def of(self, name: str, *others: FormulaTerm | float) -> FormulaTerm:
         """An operation of the engine on this and others."""
         site, shape = self.site, self.tile.shape
         tiles = [
-            other.tile if isinstance(other, Term) else site.filled(other, "f32", shape)
+            other.tile if isinstance(other, FormulaTerm) else site.filled(other, "f32", shape)
             for other in others
         ]
-        return Term(site, site.pointwise(name, [self.tile, *tiles], shape))
+        return FormulaTerm(site, site.pointwise(name, [self.tile, *tiles], shape))
 
     __add__ = partialmethod(of, "add")
     __sub__ = partialmethod(of, "sub")
@@ -243,7 +243,7 @@ class Term:
     __neg__ = partialmethod(of, "neg")
 
 
-def _polynomial(x: Term, factors: tuple[float, ...]) -> Term:
+def _polynomial(x: FormulaTerm, factors: tuple[float, ...]) -> FormulaTerm:
     """Σ factors[k] · x^k."""
     *lower, highest = factors
     first = x * highest + lower[-1]
@@ -255,7 +255,7 @@ _PI = (3.140625, 9.67025756835938e-4, 6.2771141529083252e-7)
 _SINE = (1.0, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800)
 
 
-def _sine(x: Term, quarter: float = 0.0) -> Term:
+def _sine(x: FormulaTerm, quarter: float = 0.0) -> FormulaTerm:
     """sin(x + π · quarter): the remainder of whole half turns, its series, and their sign."""
     turns = (x * (1 / pi) + (0.5 + quarter)).of("floor")
     whole = turns - quarter
@@ -267,7 +267,7 @@ def _sine(x: Term, quarter: float = 0.0) -> Term:
 _ERF = (0.0, 0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
-def _erf(x: Term) -> Term:
+def _erf(x: FormulaTerm) -> FormulaTerm:
     """The approximation 7.1.26 of Abramowitz and Stegun, odd."""
     size = x.of("abs")
     t = (size * 0.3275911 + 1.0).of("reciprocal")
@@ -275,7 +275,7 @@ def _erf(x: Term) -> Term:
     return x.of("lesserthan", 0.0).of("where3", -positive, positive)
 
 
-def _power(x: Term, y: Term) -> Term:
+def _power(x: FormulaTerm, y: FormulaTerm) -> FormulaTerm:
     """|x|^y, negative for negative x and odd y."""
     size = (x.of("abs").of("log") * y).of("exp")
     odd = y - (y * 0.5).of("floor") * 2.0
@@ -283,7 +283,7 @@ def _power(x: Term, y: Term) -> Term:
     return y.of("equal", 0.0).of("where3", y * 0.0 + 1.0, size * sign)
 
 
-FORMULAS: Mapping[str, Callable[..., Term]] = {
+FORMULAS: Mapping[str, Callable[..., FormulaTerm]] = {
     "exp2": lambda x: (x * log(2)).of("exp"),
     "log2": lambda x: x.of("log") * (1 / log(2)),
     "log1p": lambda x: (x + 1.0).of("log"),

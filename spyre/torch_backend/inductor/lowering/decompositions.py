@@ -223,10 +223,12 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
 
 def _with_strides_of(expected: Any, made: Any) -> Any:
     """``made`` with the strides of ``expected``, which torch's meta function gives the result."""
-    is_other = isinstance(expected, torch.Tensor) and made.stride() != expected.stride()
-    if is_other and not expected.is_contiguous() and _is_dense(expected.shape, expected.stride()):
-        return _record("clone", _copied, [made], (), expected)[0]
-    return made
+    if not isinstance(expected, torch.Tensor) or made is None or expected.is_contiguous():
+        return made
+    with without_tracing():
+        is_other = made.stride() != expected.stride()
+        is_dense = _is_dense(expected.shape, expected.stride())
+    return _record("clone", _copied, [made], (), expected)[0] if is_other and is_dense else made
 
 
 def _run_composite(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
