@@ -40,6 +40,7 @@ class DeferredSigint:
         self._outer: list[bool] = []  # per block: whether signals were deferred around it
         self._defers = False
         self._pending = False
+        self._receiver = self._receive  # every access makes another bound method
 
     def find_main_thread(self) -> None:
         """Update the main thread: in a forked child it is the thread that forked."""
@@ -58,7 +59,7 @@ class DeferredSigint:
                 return False
             # Before the exchange, so that a signal right after it is remembered.
             self._defers, self._pending = True, False
-            _signal.signal(SIGINT, self._receive)
+            _signal.signal(SIGINT, self._receiver)
             self._outer.append(False)
             self._handler, self._owner = handler, thread
             return True
@@ -80,7 +81,7 @@ class DeferredSigint:
         else:
             self._handler, self._owner = None, None
             # A handler that was installed within the block stays.
-            if _signal.getsignal(SIGINT) == self._receive:
+            if _signal.getsignal(SIGINT) is self._receiver:
                 _signal.signal(SIGINT, handler)
         if self._pending and not deferred_around:
             self._deliver(handler)

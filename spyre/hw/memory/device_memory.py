@@ -28,6 +28,7 @@ KEEP_BYTES = 64 << 10
 """Ranges up to this size are overwritten with zeros and stay committed: returning their pages to
 the host costs more, as they are soon used again."""
 _ZEROS = bytes(KEEP_BYTES)
+_ZEROS_VIEW = memoryview(_ZEROS)
 _LOOK_BYTES = 256
 POISON = 0xAA
 """Byte of fresh memory on a device that poisons it."""
@@ -106,7 +107,7 @@ class DeviceMemory:
         if self._mapping[start:first] != _ZEROS[: first - start] or (
             first < end and self._mapping[first:end] != _ZEROS[: end - first]
         ):
-            self._data[start:end] = 0
+            self._mapping[start:end] = _ZEROS_VIEW[: end - start]  # faster than numpy's fill
 
 
 def require_range(address_bytes: int, size_bytes: int, end_bytes: int = DEVICE_BYTES) -> None:

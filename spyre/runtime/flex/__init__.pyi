@@ -32,6 +32,7 @@ from .scheduling import (
 )
 from .steps import (
     JobPlan as JobPlan,
+    JobWork as JobWork,
     LaunchPlan as LaunchPlan,
     bytes_to_device as bytes_to_device,
     bytes_to_host as bytes_to_host,

@@ -109,8 +109,9 @@ class FlexDevice:
 
     def allocate_with_address(self, size_bytes: int, uncleared: bool) -> tuple[DeviceStorage, int]:
         """`allocate` of at least one byte, with its device address; interrupts must be deferred."""
-        index, address_bytes = self.allocator.allocate_with_address(size_bytes, uncleared)
-        return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
+        index, place = self.allocator.allocate_place(size_bytes, uncleared)
+        assert isinstance(place, int)
+        return DeviceStorage(self.allocator, index, size_bytes, self.index), place
 
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""

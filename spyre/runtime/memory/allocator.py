@@ -213,15 +213,7 @@ class FlexAllocator:
         """
         if not size_bytes:
             return NULL_INDEX
-        return self._allocate_or_collect(size_bytes, directive, uncleared, False)[0]
-
-    def allocate_with_address(
-        self, size_bytes: int, uncleared: bool = False
-    ) -> tuple[AllocationIndex, int]:
-        """`allocate` of at least one byte, with the `device_address` of the handle."""
-        index, place = self._allocate_or_collect(size_bytes, BIND, uncleared, True)
-        assert isinstance(place, int)
-        return index, place
+        return self.allocate_place(size_bytes, uncleared, directive, expose=False)[0]
 
     def deallocate(self, index: AllocationIndex) -> None:
         """Free an allocation. LaunchError SPY800 for a void handle."""
@@ -304,47 +296,57 @@ class FlexAllocator:
             self._settle()
             self._peak_bytes, self._peak_count = self._bytes, len(self._places)
 
+    def allocate_place(
+        self,
+        size_bytes: int,
+        uncleared: bool = False,
+        directive: AllocationDirective = BIND,
+        expose: bool = True,
+        collects: bool = True,
+    ) -> tuple[AllocationIndex, Place]:
+        """`allocate` of at least one byte, with the address of the handle, those of its chunks if
+        it is interleaved.
+
+        ``expose``: the memory counts as written from now on. ``collects``: calls the pressure hooks
+        if there is no room.
+        """
+        try:
+            with self._lock:
+                if self.finalizers.pending or self._resets != self.device.resets:
+                    self._settle()
+                place: Place
+                if directive is BIND:
+                    place = self._regions.allocate(size_bytes, use_kept=uncleared)
+                else:
+                    place = self._place(size_bytes, directive)
+                if self.device.poison or self.device.leftovers.size_bytes:
+                    self._make_fresh(place, uncleared)
+                self._last = index = self._last + 1
+                if uncleared:
+                    self._uncleared.add(index)
+                if expose:
+                    self._exposed.add(index)
+                self._places[index] = place
+                rounded = size_bytes + STICK_BYTES - 1 & -STICK_BYTES
+                self._accumulated_bytes += rounded
+                self._bytes = now = self._bytes + rounded
+                if now > self._peak_bytes:
+                    self._peak_bytes = now
+                self._peak_count = max(self._peak_count, len(self._places))
+                return AllocationIndex(index), place
+        except DeviceOutOfMemory:
+            if not collects:
+                raise
+        # Uncollected cycles of objects may own device memory; one hook collects garbage.
+        for hook in tuple(self.pressure_hooks):
+            hook()
+        return self.allocate_place(size_bytes, uncleared, directive, expose, False)
+
     # --- under the lock -----------------------------------------------------------------------
 
-    def _allocate_or_collect(
-        self, size_bytes: int, directive: AllocationDirective, uncleared: bool, expose: bool
-    ) -> tuple[AllocationIndex, Place]:
-        try:
-            return self._allocate(size_bytes, directive, uncleared, expose)
-        except DeviceOutOfMemory:
-            # Uncollected cycles of objects may own device memory; one hook collects garbage.
-            for hook in tuple(self.pressure_hooks):
-                hook()
-        return self._allocate(size_bytes, directive, uncleared, expose)
-
-    def _allocate(
-        self, size_bytes: int, directive: AllocationDirective, uncleared: bool, expose: bool
-    ) -> tuple[AllocationIndex, Place]:
-        with self._lock:
-            if self.finalizers.pending or self._resets != self.device.resets:
-                self._settle()
-            place: Place
-            if directive is BIND:
-                place = self._regions.allocate(size_bytes, use_kept=uncleared)
-            else:
-                place = self._place(size_bytes, directive)
-            if self.device.poison or self.device.leftovers.size_bytes:
-                for address in (place,) if isinstance(place, int) else place:
-                    self.device.make_fresh(address, self._regions.size_of(address), uncleared)
-            self._last = index = self._last + 1
-            if uncleared:
-                self._uncleared.add(index)
-            if expose:
-                self._exposed.add(index)
-            self._places[index] = place
-            rounded = size_bytes + STICK_BYTES - 1 & -STICK_BYTES
-            self._accumulated_bytes += rounded
-            self._bytes = now = self._bytes + rounded
-            if now > self._peak_bytes:
-                self._peak_bytes = now
-            if len(self._places) > self._peak_count:
-                self._peak_count = len(self._places)
-        return AllocationIndex(index), place
+    def _make_fresh(self, place: Place, uncleared: bool) -> None:
+        for address in (place,) if isinstance(place, int) else place:
+            self.device.make_fresh(address, self._regions.size_of(address), uncleared)
 
     def _place(self, size_bytes: int, directive: AllocationDirective) -> Place:
         if directive.policy is AllocationPolicy.INTERLEAVE:

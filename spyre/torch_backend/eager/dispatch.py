@@ -302,10 +302,11 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     known = known_call(operation, args, out)
     if known is None:
         return _call(operation, *args, **kwargs)
-    record = launch_records.get(known.key)
+    key, buffers, _, target = known
+    record = launch_records.get(key)
     if record is not None:
         try:
-            record.launch(known.buffers, known.target)
+            record.launch(buffers, target)
         except Exception as error:
             error.add_note(f"in aten::{operation.name} on spyre")
             raise
@@ -354,8 +355,8 @@ def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> An
     """Run a functional variant over plain operands; else as ATen does."""
     known = None if kwargs or current_recorder() is not None else known_call(variant, args)
     try:
-        if known is not None and (record := launch_records.get(known.key)) is not None:
-            return record.launch(known.buffers)[0]
+        if known is not None and (record := launch_records.get(known[0])) is not None:
+            return record.launch(known[1])[0]
         with recording_launches() as launches:
             result = _launched(variant, args, kwargs)
     except LoweringError:

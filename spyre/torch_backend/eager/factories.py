@@ -177,8 +177,8 @@ def _converted(x: torch.Tensor, dtype: Any) -> torch.Tensor | None:
     if not x.numel():
         return None
     known = known_call(_converted, (x, dtype))
-    if known is not None and (record := launch_records.get(known.key)) is not None:
-        return record.launch(known.buffers)[0]
+    if known is not None and (record := launch_records.get(known[0])) is not None:
+        return record.launch(known[1])[0]
     try:
         with recording_launches() as launches:
             (made,) = run("copy", converted, [x], (tuple(x.shape), name_of(dtype)))

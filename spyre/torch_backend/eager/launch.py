@@ -263,20 +263,21 @@ Made = tuple[Ints, Ints, torch.dtype]
 class LaunchRecord:
     """The launch of a call, to be repeated for calls that differ in addresses only.
 
-    ``operands``: of the program, tensors by their position among the call's, and constants.
+    ``operands``: of the program, by their position among the call's tensors and ``constants``.
     ``made``: the tensor that ATen makes for the result; None if the program makes it, or the call
     has an ``out``.
     """
 
     cached: CachedCall
-    operands: tuple[int | DeviceBuffer, ...]
+    operands: Ints
+    constants: Sequence[DeviceBuffer] = ()
     made: Made | None = None
 
     def launch(
         self, buffers: Sequence[DeviceBuffer], target_buffer: DeviceBuffer | None = None
     ) -> tuple[torch.Tensor, ...]:
         """The result over the tensors in ``buffers``; none if it goes to the target's."""
-        arguments = [buffers[o] if isinstance(o, int) else o for o in self.operands]
+        arguments = [*map((*buffers, *self.constants).__getitem__, self.operands)]
         card = buffers[0].card
         if self.made is None:
             return _launch(self.cached, card, arguments, target_buffer)
@@ -305,18 +306,11 @@ def flat(args: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-@dataclass(slots=True)
-class KnownCall:
-    """A call with its key in `launch_records`: all that its launch depends on except addresses.
-
-    ``buffers``: of the tensor arguments, which are ``distinct`` different tensors. ``target``: the
-    buffer of ``out``.
-    """
-
-    key: Key
-    buffers: list[DeviceBuffer]
-    distinct: int
-    target: DeviceBuffer | None = None
+KnownCall = tuple[Key, list[DeviceBuffer], int, DeviceBuffer | None]
+"""A call: its key in `launch_records`, which has all that its launch depends on except addresses,
+the buffers of its tensor arguments, how many different tensors these are, and the buffer of
+``out``.
+"""
 
 
 def known_call(
@@ -326,20 +320,24 @@ def known_call(
     buffers: list[DeviceBuffer] = []
     parts: list[object] = [function]
     tensors: list[int] = []
-    for value in flat(args) if target is None else (*flat(args), target):
+    for value in args if target is None else (*args, target):
         if isinstance(value, torch.Tensor):
-            buffer: DeviceBuffer | None = getattr(value.untyped_storage(), "_spyre_buffer", None)
-            if buffer is None or (base := buffer.base) is None:
+            try:
+                buffer: DeviceBuffer = value.untyped_storage()._spyre_buffer
+            except AttributeError:
+                return None
+            buffers.append(buffer)
+            if (base := buffer.base) is None or buffer.card is not buffers[0].card:
                 return None
             tensors.append(id(value))
-            buffers.append(buffer)
-            if buffer.card is not buffers[0].card:
-                return None
+            offset = value.storage_offset()
+            layout = base.layout_id
             # as of `_tensor_key`: every operation comes here
-            parts += (value.dtype, value.shape, value.stride(), value.storage_offset())
-            parts += (base.layout_id, buffer.zero_padded)
+            parts += (value.dtype, value.shape, value.stride(), offset, layout, buffer.zero_padded)
         elif isinstance(value, float) and (value == 0 or value != value):
             return None  # equal to a zero of the other sign, or not even to itself
+        elif isinstance(value, (list, tuple)):
+            return known_call(function, flat(args), target)
         else:
             parts += (type(value), value)
     target_buffer = None
@@ -355,7 +353,7 @@ def known_call(
         return None
     card = buffers[0].card
     parts += (distinct, card.index, card.device.resets)
-    return KnownCall(tuple(parts), buffers, distinct, target_buffer)
+    return tuple(parts), buffers, distinct, target_buffer
 
 
 def placement_of(tensor: torch.Tensor) -> tuple[object, ...]:
@@ -371,36 +369,33 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
     if recorded is None:
         return
     cached, operands, target, results = recorded
+    key, buffers, distinct, out = known
     made = None
-    if known.target is not None:
-        is_for_result = target is known.target
-    elif len({*map(id, known.buffers)}) != known.distinct:
+    if out is not None:
+        is_for_result = target is out
+    elif len({*map(id, buffers)}) != distinct:
         return  # operands that share memory, which is not part of the key
     elif results:
         is_for_result = results[0] is result
     else:
         is_for_result = target is buffer_of(result)
-        made = _new_tensor_of(result, known)
-    positions: list[int | DeviceBuffer] = []
-    for operand in operands:
-        if operand in known.buffers:
-            positions.append(known.buffers.index(operand))
-        elif operand.is_constant:
-            positions.append(operand)
-        else:
-            return  # an intermediate result
-    if is_for_result and (results or known.target or made):
-        launch_records.put(known.key, LaunchRecord(cached, tuple(positions), made))
+        made = _new_tensor_of(result, key)
+    constants = [operand for operand in operands if operand not in buffers]
+    if not all(constant.is_constant for constant in constants):
+        return  # an intermediate result
+    positions = tuple(map((*buffers, *constants).index, operands))
+    if is_for_result and (results or out or made):
+        launch_records.put(key, LaunchRecord(cached, positions, constants, made))
 
 
-def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
+def _new_tensor_of(result: torch.Tensor, key: Key) -> Made | None:
     """Return arguments of `allocate_on` for such a tensor; None if it cannot make it, or if more
     than the call's tensors may have decided the dtype.
     """
     made = (tuple(result.shape), result.stride(), result.dtype)
     usual = default_base(*made[:2], name_of(result.dtype))
     is_usual = not result.storage_offset() and buffer_of(result).base == usual
-    return made if is_usual and result.dtype in known.key else None
+    return made if is_usual and result.dtype in key else None
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------

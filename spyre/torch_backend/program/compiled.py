@@ -18,7 +18,7 @@ from spyre.hw.linking import LinkedProgram
 from spyre.mlir.builder import BuiltBundle
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.flex import LaunchPlan, LoadedKernel
+from spyre.runtime.flex import JobWork, LaunchPlan, LoadedKernel
 from spyre.runtime.kernel import Kernel, LaunchSignature
 from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
@@ -80,7 +80,8 @@ class CompiledProgram(LoadedKernel):
         if launch_plan is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
-        work = self.bind_at(launch_plan or self._launch_plan, addresses, keep_alive, origin=origin)
+        plan = launch_plan or self._launch_plan
+        work = JobWork(self.bound_plan, self.card, keep_alive, plan, addresses, None, origin)
         if not profiler_is_on():
             stream.submit(work)
             return

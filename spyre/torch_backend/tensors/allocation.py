@@ -65,7 +65,8 @@ _max_pointers = MIN_POINTERS
 class StorageLayout:
     """Host extents (elements), dtype and device layout of a storage.
 
-    ``size_bytes``: of device memory. ``layout_id``: equal for equal layouts.
+    ``size_bytes``: of device memory. ``layout_id``: equal for equal layouts. ``host_bytes``: of the
+    elements on the host.
     """
 
     shape: Ints
@@ -74,12 +75,14 @@ class StorageLayout:
     layout: SpyreTensorLayout
     size_bytes: int
     layout_id: int
+    host_bytes: int
 
     @classmethod
     def of(cls, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> StorageLayout:
         extents = (shape, strides, dtype, layout)
         layout_id = _layout_ids.get_or_make(extents, lambda: next(_next_layout_id))
-        return cls(*extents, storage_bytes(layout, shape, dtype), layout_id)
+        host_bytes = prod(shape) * DTYPES[dtype].itemsize
+        return cls(*extents, storage_bytes(layout, shape, dtype), layout_id, host_bytes)
 
 
 MAX_LAYOUTS = 16384
@@ -158,7 +161,11 @@ class DeviceBuffer:
             if known is not None and known() is not None:  # its owner has freed its first memory
                 self._anchor, address_bytes = allocate_memory(self.card, STICK_BYTES)
                 self.pointer = origin + host_offset(address_bytes)
-            _remember_pointer(self)
+            # References without a callback: every operation creates and frees buffers, and most of
+            # them take a pointer that is registered already.
+            _by_pointer[self.pointer] = weakref.ref(self)
+            if len(_by_pointer) > _max_pointers:
+                _forget_pointers()
         counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
         self._count = tensor_memory(self.card).count(self, counted_bytes, self._count)
         if _watch is not None:
@@ -202,17 +209,13 @@ def living_buffers(card: FlexDevice) -> list[DeviceBuffer]:
     return [buffer for buffer in known if buffer is not None and buffer.card is card]
 
 
-def _remember_pointer(buffer: DeviceBuffer) -> None:
-    """Register ``buffer`` by its pointer. Thread-safe."""
-    # References without a callback: every operation creates and frees buffers, and most of them
-    # take a pointer that is registered already.
+def _forget_pointers() -> None:
+    """Remove the pointers of collected buffers. Thread-safe."""
     global _max_pointers
-    _by_pointer[buffer.pointer] = weakref.ref(buffer)
-    if len(_by_pointer) > _max_pointers:
-        for pointer, reference in list(_by_pointer.items()):
-            if reference() is None and _by_pointer.get(pointer) is reference:
-                _by_pointer.pop(pointer, None)
-        _max_pointers = max(2 * len(_by_pointer), MIN_POINTERS)
+    for pointer, reference in list(_by_pointer.items()):
+        if reference() is None and _by_pointer.get(pointer) is reference:
+            _by_pointer.pop(pointer, None)
+    _max_pointers = max(2 * len(_by_pointer), MIN_POINTERS)
 
 
 def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:
@@ -303,12 +306,8 @@ _structs: dict[tuple[Ints, Ints, torch.dtype, int], Struct] = {}
 _other_struct: Struct = (ctypes.c_uint64 * (8 + 2 * MAX_RANK))()
 
 
-def _struct_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> Struct:
+def _new_struct(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> Struct:
     """Return the struct of such tensors, whatever their data_ptr; the caller holds the lock."""
-    key = (size, stride, dtype, device_index)
-    struct = _structs.get(key)
-    if struct is not None:
-        return struct
     rank = len(size)
     if rank > MAX_RANK:
         raise RuntimeError(f"only tensors with up to {MAX_RANK} dims are supported")
@@ -316,7 +315,8 @@ def _struct_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) 
     rank_and_dtype = rank | TYPE_CODES[dtype] << 32 | 8 * dtype.itemsize << 40 | 1 << 48
     struct = _other_struct
     if len(_structs) < MAX_STRUCTS:
-        struct = _structs[key] = (ctypes.c_uint64 * (8 + 2 * rank))()
+        struct = (ctypes.c_uint64 * (8 + 2 * rank))()
+        _structs[size, stride, dtype, device_index] = struct
     sizes = ctypes.addressof(struct) + 8 * 8
     words = [0, device, rank_and_dtype, sizes, sizes + 8 * rank, 0, 0, 0, *size, *stride]
     struct[: len(words)] = words
@@ -331,7 +331,9 @@ def tensor_at(
     ``size`` and ``stride`` are in elements; the storage has the bytes they span. Thread-safe.
     """
     with _lock:  # all threads share a struct; from_dlpack copies its content
-        struct = _struct_of(size, stride, dtype, device_index)
+        struct = _structs.get((size, stride, dtype, device_index))
+        if struct is None:
+            struct = _new_struct(size, stride, dtype, device_index)
         struct[0] = pointer
         capsule = _new_capsule(ctypes.addressof(struct), b"dltensor", None)
         tensor: torch.Tensor = from_dlpack(capsule)
@@ -398,10 +400,9 @@ def _storage_of(
 
 def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor, DeviceBuffer]:
     """Return a new tensor with the sizes, strides, dtype and layout of ``base``, and its buffer."""
-    dtype = DTYPES[base.dtype]
-    buffer = DeviceBuffer(card, prod(base.shape) * dtype.itemsize)
+    buffer = DeviceBuffer(card, base.host_bytes)
     buffer.allocate(base)
-    return tensor_over(buffer, base.shape, base.strides, dtype), buffer
+    return tensor_over(buffer, base.shape, base.strides, DTYPES[base.dtype]), buffer
 
 
 def tensor_over(buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype) -> torch.Tensor:
