@@ -502,9 +502,9 @@ def native_attention(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
         seen = ~args.mask.bool()
         seen = seen[:, None, None] if args.mask_type == 1 else seen
     attention_weights = args.query.new_empty(0)
-    if not args.need_weights:
-        output = scaled_dot_product_attention(q, k, v, seen)
-    else:
+    if seen is None and not args.need_weights:
+        output = scaled_dot_product_attention(q, k, v)
+    else:  # rows that see nothing are NaN here, unlike those of scaled_dot_product_attention
         scores = q @ k.transpose(-2, -1) * _scale_of(q, None)
         if seen is not None:
             scores = _with_bias(scores, seen)
@@ -521,7 +521,8 @@ def encoder_layer(args: Arguments) -> torch.Tensor:
 
     def attended(x: torch.Tensor) -> torch.Tensor:
         named = {"query": x, "key": x, "value": x, "num_head": args.num_heads}
-        return native_attention(Arguments(**{**vars(args), **named, "need_weights": False}))[0]
+        named |= {"need_weights": False, "average_attn_weights": False}
+        return native_attention(Arguments(**{**vars(args), **named}))[0]
 
     def fed_forward(x: torch.Tensor) -> torch.Tensor:
         inner = linear(x, args.ffn_weight_1, args.ffn_bias_1)

@@ -73,6 +73,24 @@ def test_attention_without_gradients(average):
     agrees(run, torch.randn(2, 9, 64), exact=False)
 
 
+def test_attention_to_padding_only_is_nan():
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(64, 4, batch_first=True).eval()
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+    padding = torch.arange(9) > torch.tensor([[-1], [6]])
+
+    def run(x):
+        given, module = padding.to(x.device), attention.to(x.device)
+        with torch.no_grad():
+            found = [module(x, x, x, given, need_weights=needed)[0] for needed in (True, False)]
+            return [*found, layer.to(x.device)(x, src_key_padding_mask=given)]
+
+    x = torch.randn(2, 9, 64)
+    for found, expected in zip(run(x.to("spyre")), run(x), strict=True):
+        assert expected[0].isnan().all()
+        torch.testing.assert_close(found.cpu(), expected, equal_nan=True, rtol=1e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("dtype", PLAIN_FLOATS)
 @pytest.mark.parametrize("function", [torch.sin, torch.cos, torch.erf])
 def test_sine_and_its_kin(function, dtype):
