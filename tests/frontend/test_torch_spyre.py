@@ -37,18 +37,23 @@ COMPILE = """
 """
 
 
-def test_own_device_and_torch_spyres_give_equal_bits(tmp_path):
-    """A bundle that torch-spyre compiled, run there and by `spyre.run`."""
+def run_frontend(code: str, cache: Path) -> None:
+    """Run ``code`` with torch-spyre on our device in a new interpreter, with torch's ``cache``."""
     run_anew(
-        COMPILE.replace("FOLDER", repr(str(tmp_path))),
+        code,
         AUTOLOAD,
         PYTHONPATH=os.pathsep.join([CHECKOUT, str(ROOT)]),
         PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         SPYRE_FRONTEND="torch-spyre",
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
-        TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
+        TORCHINDUCTOR_CACHE_DIR=str(cache),
         TORCHINDUCTOR_COMPILE_THREADS="1",
     )
+
+
+def test_own_device_and_torch_spyres_give_equal_bits(tmp_path):
+    """A bundle that torch-spyre compiled, run there and by `spyre.run`."""
+    run_frontend(COMPILE.replace("FOLDER", repr(str(tmp_path))), tmp_path)
     (module,) = (tmp_path / "inductor-spyre").glob("*/bundle.mlir")
     arrays = np.load(tmp_path / "arrays.npz")
     result = spyre.run(module.parent, [arrays[name] for name in "xwy"])
@@ -107,13 +112,4 @@ VIEWS = """
 def test_a_kernel_run_for_a_view_at_another_offset_warns(tmp_path):
     """In the process that compiled it, and in one that takes it from torch's cache."""
     for rows, says in (((0, 2), "before with (0, 0)"), ((2,), "accesses it from byte 0")):
-        run_anew(
-            VIEWS.replace("ROWS", str(rows)).replace("SAYS", repr(says)),
-            AUTOLOAD,
-            PYTHONPATH=os.pathsep.join([CHECKOUT, str(ROOT)]),
-            PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            SPYRE_FRONTEND="torch-spyre",
-            TORCH_DEVICE_BACKEND_AUTOLOAD="0",
-            TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
-            TORCHINDUCTOR_COMPILE_THREADS="1",
-        )
+        run_frontend(VIEWS.replace("ROWS", str(rows)).replace("SAYS", repr(says)), tmp_path)

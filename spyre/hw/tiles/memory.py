@@ -237,7 +237,7 @@ def trace_moved(site: Site) -> None:
 
 
 def _value(site: Site, access: Access) -> DataTile:
-    """The tile that is stored, or a new one for what is loaded."""
+    """Return the tile that a store writes, or a new tile, bound to the result of a load."""
     if not site.op.results:
         return site.tile(site.op.fields["value"], access.shape)
     value = site.rows(access.shape, access.view.element)
