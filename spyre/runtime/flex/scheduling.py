@@ -271,6 +271,8 @@ class WorkUnit:
                 self._run_singly(stage)
             return
         for job in (work, *self.followers):  # whole jobs: they hold all engines they need
+            if job.state is State.DROPPED:  # by a reset meanwhile, with all jobs behind it
+                return
             for stage in job.stages.all:
                 stage.run(job, 0, job.iterations)
             self.ran += 1

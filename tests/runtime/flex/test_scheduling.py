@@ -192,16 +192,23 @@ def test_a_failing_job_of_a_unit_ends_as_it_would_alone(fails, recovers):
 
 
 def test_jobs_dropped_while_their_unit_runs_end_once():
-    state, stream, log, jobs = queue_of_small_jobs()
+    state, stream, log = Scheduling(), StreamQueue(0), Log()
+    jobs = [log.job(name, corrected=False, large=False) for name in "abcd"]
+
+    def reset(work, first, last):
+        state.drop_all([stream], ValueError("reset"))
+
+    jobs.insert(2, Work(Stages((Stage(Engine.COMPUTE, reset),)), is_large=False))
+    for job in jobs:
+        state.submit(stream, job)
     unit = state.next_unit()
-    state.drop_all([stream], ValueError("reset"))
+    unit.run()
     assert not state.finished
     state.submit(stream, log.job("new", corrected=False, large=False))
-    unit.run()
     state.complete(unit)
     assert list(state.finished) == jobs
     drain(state)
-    assert log.ran[-1][0] == "new"
+    assert [name for name, *_ in log.ran] == ["a", "b", "new"]
     assert state.pending == 0
 
 
