@@ -27,18 +27,21 @@ from typing import Any
 import torch
 
 from spyre.dtypes import HOST_DTYPES
+from spyre.interrupts import interrupts
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
+from spyre.torch_backend.compat import COMPOSITE_KEYS, composed, operator, schema_of
 from spyre.torch_backend.device import DTYPES, different_devices
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
+    is_plain_call,
     keep_record,
     known_call,
     launch_records,
     placement_of,
     record_other_work,
     recording_launches,
+    repeated,
     run,
 )
 from spyre.torch_backend.eager.overlap import stand_ins
@@ -318,6 +321,17 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     if placement_of(out) == placement:
         keep_record(known, out, launches)
     return result
+
+
+def call_composite(name: str, *args: Any) -> torch.Tensor:
+    """Run torch's composition of an operation with one result; calls that are views around one
+    launch are that launch when they are repeated.
+    """
+    if not is_plain_call(args):
+        made: torch.Tensor = composed(name, *args)
+        return made
+    with interrupts:
+        return repeated(name, args, lambda: (composed(name, *args),))[0]
 
 
 def one_launch(name: str, positional: Names, run: Kernel) -> EagerOperation:

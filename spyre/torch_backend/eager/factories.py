@@ -28,11 +28,8 @@ from spyre.torch_backend.eager.dispatch import (
     one_launch,
 )
 from spyre.torch_backend.eager.launch import (
-    keep_record,
-    known_call,
-    launch_records,
     ready_buffer,
-    recording_launches,
+    repeated,
     run,
 )
 from spyre.torch_backend.eager.overlap import overlap_check
@@ -176,17 +173,11 @@ def _converted(x: torch.Tensor, dtype: Any) -> torch.Tensor | None:
     """
     if not x.numel():
         return None
-    known = known_call(_converted, (x, dtype))
-    if known is not None and (record := launch_records.get(known[0])) is not None:
-        return record.launch(known[1])[0]
+    parameters = (tuple(x.shape), name_of(dtype))
     try:
-        with recording_launches() as launches:
-            (made,) = run("copy", converted, [x], (tuple(x.shape), name_of(dtype)))
+        return repeated(_converted, (x, dtype), partial(run, "copy", converted, [x], parameters))[0]
     except LoweringError:
         return None
-    if known is not None:
-        keep_record(known, made, launches)
-    return made
 
 
 PLAIN_FORMATS = (None, torch.preserve_format, torch.contiguous_format)

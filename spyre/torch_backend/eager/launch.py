@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
-from spyre.torch_backend.compat import TO_CARD, profiled
+from spyre.torch_backend.compat import TO_CARD, is_observed, profiled
 from spyre.torch_backend.device import different_devices, name_of
 from spyre.torch_backend.eager.compile import (
     CachedCall,
@@ -192,8 +192,12 @@ def _launch(
     card: FlexDevice,
     arguments: list[DeviceBuffer],
     target_buffer: DeviceBuffer | None = None,
+    made: Made | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Enqueue it over ``arguments``, to which results and scratch memory are added."""
+    """Enqueue it over ``arguments``, to which results and scratch memory are added.
+
+    ``made``: of the one result, if it is a view of all its elements.
+    """
     program, offsets_bytes = cached
     recorded = _recorded_launches.get()
     operands = () if recorded is None else tuple(arguments)
@@ -203,7 +207,7 @@ def _launch(
         arguments.append(target_buffer)
     results = []
     for layout in program.results:
-        result, buffer = allocate_based(card, layout)
+        result, buffer = allocate_based(card, layout, made)
         buffer.zero_padded = False
         arguments.append(buffer)
         results.append(result)
@@ -264,8 +268,8 @@ class LaunchRecord:
     """The launch of a call, to be repeated for calls that differ in addresses only.
 
     ``operands``: of the program, by their position among the call's tensors and ``constants``.
-    ``made``: the tensor that ATen makes for the result; None if the program makes it, or the call
-    has an ``out``.
+    ``made``: the tensor that ATen makes for the result, or the view of it that the call returns;
+    None if the program's result is returned as it is, or the call has an ``out``.
     """
 
     cached: CachedCall
@@ -279,8 +283,8 @@ class LaunchRecord:
         """The result over the tensors in ``buffers``; none if it goes to the target's."""
         arguments = [*map((*buffers, *self.constants).__getitem__, self.operands)]
         card = buffers[0].card
-        if self.made is None:
-            return _launch(self.cached, card, arguments, target_buffer)
+        if self.made is None or not self.cached[0].into_target:
+            return _launch(self.cached, card, arguments, target_buffer, self.made)
         result = allocate_on(card, *self.made)
         _launch(self.cached, card, arguments, buffer_of(result))
         return (result,)
@@ -306,6 +310,7 @@ def flat(args: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
+Results = tuple[torch.Tensor, ...]
 KnownCall = tuple[Key, list[DeviceBuffer], int, DeviceBuffer | None]
 """A call: its key in `launch_records`, which has all that its launch depends on except addresses,
 the buffers of its tensor arguments, how many different tensors these are, and the buffer of
@@ -377,6 +382,9 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
         return  # operands that share memory, which is not part of the key
     elif results:
         is_for_result = results[0] is result
+        if not is_for_result and [*map(buffer_of, results)] == [buffer_of(result)]:
+            made = _view_of(results[0], result)
+            is_for_result = made is not None
     else:
         is_for_result = target is buffer_of(result)
         made = _new_tensor_of(result, key)
@@ -386,6 +394,41 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
     positions = tuple(map((*buffers, *constants).index, operands))
     if is_for_result and (results or out or made):
         launch_records.put(key, LaunchRecord(cached, positions, constants, made))
+
+
+def _view_of(whole: torch.Tensor, result: torch.Tensor) -> Made | None:
+    """Sizes, strides and dtype of ``result`` if it has all elements of ``whole`` in their order."""
+    is_view = whole.is_contiguous() and result.is_contiguous() and whole.numel() == result.numel()
+    if not is_view or whole.dtype is not result.dtype:
+        return None
+    return tuple(result.shape), result.stride(), result.dtype
+
+
+def is_plain_call(args: Sequence[Any]) -> bool:
+    """True if a composite operation over ``args`` may run as a launch: nothing observes its parts,
+    wants gradients of them or resolves a negative view.
+    """
+    if current_recorder() is not None or is_observed():
+        return False
+    tensors = [value for value in flat(args) if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    plain = (torch.Tensor, torch.nn.Parameter)
+    return all(type(tensor) in plain and not tensor.is_neg() for tensor in tensors)
+
+
+def repeated(function: object, args: Sequence[Any], run_anew: Callable[[], Results]) -> Results:
+    """New tensors: those of the launch of an equal call of ``function`` before, else those of
+    ``run_anew``, whose launch is recorded if there is exactly one.
+    """
+    known = known_call(function, args)
+    if known is not None and (record := launch_records.get(known[0])) is not None:
+        return record.launch(known[1])
+    with recording_launches() as launches:
+        results = run_anew()
+    if known is not None and results:
+        keep_record(known, results[0], launches)
+    return results
 
 
 def _new_tensor_of(result: torch.Tensor, key: Key) -> Made | None:

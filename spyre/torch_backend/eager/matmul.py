@@ -19,6 +19,7 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import linear
 
+from spyre.interrupts import interrupts
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import is_fake, operator
 from spyre.torch_backend.device import name_of
@@ -28,12 +29,14 @@ from spyre.torch_backend.eager.dispatch import (
     Conditions,
     bind,
     call,
+    call_composite,
     fill,
     fill_number,
     one_launch,
     row,
     signature_of,
 )
+from spyre.torch_backend.eager.launch import is_plain_call, repeated
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.special import Term
 from spyre.torch_backend.program import (
@@ -345,6 +348,15 @@ _FUSED = "_scaled_dot_product_fused_attention_overrideable"
 def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor:
     """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
     args = bind(signature_of("scaled_dot_product_attention"), positional, named)
+    options = (args.attn_mask, args.is_causal, args.scale, args.enable_gqa)
+    given = (args.query, args.key, args.value, *options)
+    if args.dropout_p or not is_plain_call(given):
+        return _attended(args)
+    with interrupts:
+        return repeated(_FUSED, given, lambda: (_attended(args),))[0]
+
+
+def _attended(args: Arguments) -> torch.Tensor:
     q, k, v, mask, scale = args.query, args.key, args.value, args.attn_mask, args.scale
     if FUSED.hold(args):
         fused = getattr(torch.ops.aten, _FUSED)
@@ -541,7 +553,10 @@ def encoder_layer(args: Arguments) -> torch.Tensor:
     return normed(x + fed_forward(x), *last)
 
 
-COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
+COMPOSITES = {
+    "scaled_dot_product_attention": scaled_dot_product_attention,
+    **{name: partial(call_composite, name) for name in ("linear", "matmul")},
+}
 """Operations made of others, with gradients of those; by aten name."""
 
 WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")

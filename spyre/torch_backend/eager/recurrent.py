@@ -24,11 +24,11 @@ from torch import Tensor
 
 from spyre.interrupts import interrupts
 from spyre.mlir.builder import round_up
-from spyre.torch_backend.compat import composed, is_observed
+from spyre.torch_backend.compat import composed
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS
 from spyre.torch_backend.eager.elementwise import rectified
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.launch import is_plain_call, repeated, run
 from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
 from spyre.torch_backend.eager.special import Term, tanh
 from spyre.torch_backend.program import (
@@ -457,17 +457,25 @@ def _launched(
     net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
 ) -> tuple[Tensor, ...] | None:
     """Outputs [steps, rows, width] and last states; None where that is no program."""
-    if not _fits(net, x, hx, params):
-        return None
-    gates = x.shape[1] * params[0].shape[0]
-    most_steps = max(MAX_STEPS // (1 + gates // FEW_GATES), 1)
     try:
         with interrupts:
-            if x.shape[0] * net.layers * net.directions > most_steps:
-                return _in_pieces(net, x, hx, params, most_steps)
-            return run(net.cell, network, (x, *hx, *params), (net,))
+            operands = (net, x, *hx, *params)
+            return repeated(_launched, operands, lambda: _run_anew(net, x, hx, params)) or None
     except LoweringError:
         return None
+
+
+def _run_anew(
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """As `_launched`, without looking for a call before; () where that is no program."""
+    if not _fits(net, x, hx, params):
+        return ()
+    gates = x.shape[1] * params[0].shape[0]
+    most_steps = max(MAX_STEPS // (1 + gates // FEW_GATES), 1)
+    if x.shape[0] * net.layers * net.directions > most_steps:
+        return _in_pieces(net, x, hx, params, most_steps)
+    return run(net.cell, network, (x, *hx, *params), (net,))
 
 
 def _in_pieces(
@@ -498,15 +506,10 @@ def _together(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def _are_plain(tensors: Sequence[Tensor]) -> bool:
-    """True for floats on one card without tracing and gradients."""
+    """True for floats on one card, of a call without tracing and gradients."""
     first = tensors[0]
-    if current_recorder() is not None or is_observed():
-        return False
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return False
-    return all(
-        type(tensor) in (Tensor, torch.nn.Parameter)
-        and tensor.dtype in FLOATS
+    return is_plain_call(tensors) and all(
+        tensor.dtype in FLOATS
         and tensor.device == first.device
         and tensor.numel() > 0
         and hasattr(tensor.untyped_storage(), "_spyre_buffer")

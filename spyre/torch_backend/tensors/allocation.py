@@ -398,11 +398,16 @@ def _storage_of(
     return elements * dtype.itemsize, usual_base(size, stride, dtype)
 
 
-def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor, DeviceBuffer]:
-    """Return a new tensor with the sizes, strides, dtype and layout of ``base``, and its buffer."""
+def allocate_based(
+    card: FlexDevice, base: StorageLayout, extents: tuple[Ints, Ints, torch.dtype] | None = None
+) -> tuple[torch.Tensor, DeviceBuffer]:
+    """Return a new tensor in the layout of ``base``, and its buffer. ``extents``: its sizes,
+    strides and dtype, by default those of ``base``.
+    """
     buffer = DeviceBuffer(card, base.host_bytes)
     buffer.allocate(base)
-    return tensor_over(buffer, base.shape, base.strides, DTYPES[base.dtype]), buffer
+    size, stride, dtype = extents or (base.shape, base.strides, DTYPES[base.dtype])
+    return tensor_over(buffer, size, stride, dtype), buffer
 
 
 def tensor_over(buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype) -> torch.Tensor:
