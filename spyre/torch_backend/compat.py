@@ -169,6 +169,11 @@ CpuGenerator: Any = torch._C.Generator
 neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
 
 
+def redispatched(op: Any, keys: Any) -> Callable[..., Any]:
+    """``op.redispatch`` to ``keys``, without a function in Python."""
+    return functools.partial(op._handle.redispatch_boxed, keys)
+
+
 def is_traced() -> bool:
     """True while torch's Python dispatcher replaces composite operations by decompositions."""
     key = torch._C.DispatchKey.PythonDispatcher
@@ -202,8 +207,9 @@ def skip_in_dynamo(function: Any) -> Any:
 
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)
-    code = getattr(function, "func", function).__code__  # of a partial, that of its function
-    eval_frame.set_code_exec_strategy(code, strategy)
+    function_itself = getattr(function, "func", function)  # of a partial
+    if hasattr(function_itself, "__code__"):  # Dynamo does not look into functions in C
+        eval_frame.set_code_exec_strategy(function_itself.__code__, strategy)
     return function
 
 

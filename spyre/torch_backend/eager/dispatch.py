@@ -229,7 +229,8 @@ class EagerOperation:
 
     ``overload``: the operator to run on the CPU; None if the CPU has no kernel either.
     ``overlaps``: returns True if the call writes to overlapping memory in a way that only the CPU
-    defines; raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
+    defines; raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``, of
+    operations ``is_in_place`` the first argument.
     ``is_checked``: whether the CPU would take the arguments is found out first. ``numbers_decide``:
     which kernel takes a call depends on the values of its floats.
     """
@@ -240,6 +241,7 @@ class EagerOperation:
     signature: Signature
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
     is_one_launch: bool = False
+    is_in_place: bool = False
     is_checked: bool = False
     numbers_decide: bool = False
 
@@ -299,9 +301,10 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
     It also runs on the CPU if no program can be written for the arguments.
     """
-    if not operation.is_one_launch or kwargs.keys() != {"out"} or current_recorder() is not None:
+    is_filled = kwargs.keys() == {"out"} or (operation.is_in_place and not kwargs)
+    if not is_filled or not operation.is_one_launch or current_recorder() is not None:
         return _call(operation, *args, **kwargs)
-    out = kwargs["out"]
+    out = args[0] if operation.is_in_place else kwargs["out"]
     known = known_call(operation, args, out)
     if known is None:
         return _call(operation, *args, **kwargs)

@@ -312,17 +312,41 @@ def _sequence(make: str, names: Sequence[str], args: Arguments) -> torch.Tensor:
     """
     out: torch.Tensor = args.out
     numbers = [getattr(args, name) for name in names]
-    key = (make, *map(repr, numbers), out.dtype, out.device)
-    if current_recorder() is None and _asked.get(key) is not None:
-        kept = cached_sequence(make, numbers, out.dtype, out.device)
+    if (kept := _kept_sequence(make, numbers, out.dtype, out.device)) is not None:
         if out.shape != kept.shape:
             out.resize_(kept.shape)
         call(_COPY, kept, out=out)
         return out
     content = getattr(torch, make)(*numbers, dtype=out.dtype, device="cpu")
     if content.nbytes <= MAX_KEPT_BYTES:
-        _asked.put(key, True)
+        _asked.put((make, *map(repr, numbers), out.dtype, out.device), True)
     return _upload_into(out, content)
+
+
+def _kept_sequence(
+    make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor | None:
+    """`cached_sequence` if a short one was asked for before, else None."""
+    if current_recorder() is not None:
+        return None
+    if _asked.get((make, *map(repr, numbers), dtype, device)) is None:
+        return None
+    return cached_sequence(make, numbers, dtype, device)
+
+
+def arange(name: str, *bounds: Any, **options: Any) -> torch.Tensor:
+    """aten::arange and its kin, without the empty tensor of torch's composition if it is kept."""
+    numbers = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    dtype, device = options.get("dtype"), card_of(options.get("device"))
+    if dtype is None:
+        is_whole_number = all(isinstance(number, int) for number in numbers)
+        dtype = torch.int64 if is_whole_number else torch.get_default_dtype()
+    on = torch.device("spyre", device.index)
+    kept = _kept_sequence("arange", numbers, dtype, on)
+    if kept is None or not kept.numel() or options.get("pin_memory") or options.get("layout"):
+        made: torch.Tensor = operator(name).redispatch(COMPOSITE_KEYS, *bounds, **options)
+        return made
+    return repeated(arange, (kept,), lambda: (kept.clone(),))[0]
 
 
 MAX_KEPT, MAX_KEPT_BYTES = 256, 1 << 16

@@ -61,6 +61,7 @@ ONE_LAUNCH = {
     *FUNCTIONAL_VARIANTS.values(),
     *(name for module in (elementwise, masks) for name, *_ in module.KERNELS),
     "index_copy.out",
+    *factories.FILLS,
 }
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
 
@@ -107,6 +108,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
             signature_of(name),
             _overlap_check(name, overload),
             name in ONE_LAUNCH,
+            name in factories.FILLS,
             _is_checked(overload) and name not in CHECKED_BY_CONDITIONS,
             name in NUMBERS_DECIDE,
         )
@@ -118,7 +120,8 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
         tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
         variant = FunctionalVariant(op, operations[out], tensors, name in PRODUCTS)
         functions[name] = partial(call_functional, variant)
-    return functions
+    ranges = ("arange", "arange.start", "arange.start_step")
+    return functions | {name: partial(factories.arange, name) for name in ranges}
 
 
 def _is_checked(op: Any) -> bool:

@@ -24,7 +24,7 @@ import torch
 from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.interrupts import interrupts
-from spyre.torch_backend.compat import CPU_KEYS, operator, skip_in_dynamo
+from spyre.torch_backend.compat import CPU_KEYS, operator, redispatched, skip_in_dynamo
 
 logger = logging.getLogger("spyre.torch")
 
@@ -145,7 +145,7 @@ def register_views() -> None:
         library = torch.library.Library("aten", "IMPL", key)
         library.impl("_copy_from", torch.library.fallthrough_kernel)
         _libraries.append(library)
-    views = {name: partial(operator(name).redispatch, CPU_KEYS) for name in VIEWS}
+    views = {name: redispatched(operator(name), CPU_KEYS) for name in VIEWS}
     register_under("PrivateUse1", _logged(views))
 
 
