@@ -1,16 +1,20 @@
 """Growth of times with the amount of work: `python -m benchmarks growth`.
 
 Processor time by number of elements, executes, loop trips, simulated cores, launches, streams,
-eager steps, and operations of a compiled function. Each curve ends with its exponent: the slope of
-a line through the logarithms of its last three points. 1 is linear; a constant part makes it less.
+eager steps, and operations of a compiled function; host memory that is kept, by executes, loop
+trips and programs. Each curve ends with its exponent: the slope of a line through the logarithms of
+its last three points. 1 is linear; a constant part makes it less.
 """
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +51,10 @@ def measure(quick: bool) -> Iterator[Measurement]:
     yield from _curve("elements of an add", _elements(device), rounds)
     for title, looped in (("executes written out", False), ("trips of a loop", True)):
         yield from _curve(f"running {title}", _executes(device, looped), rounds)
-        yield from _curve(f"linking {title}", _links(device, looped), rounds)
+        links = _links(device, looped)
+        yield from _curve(f"linking {title}", links, rounds)
+        if not quick:
+            yield from _held(f"memory of {title}", {n: links[n] for n in (50, 200, 800)})
     yield from _curve("simulated cores of an add", _cores(device), rounds, most=0.15)
     with tempfile.TemporaryDirectory() as directory:
         card = FlexDevice(Device(threads=1))
@@ -57,6 +64,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
     autoload()
     yield from _curve("eager steps of a decoder", _steps(), rounds)
     if not quick:
+        yield from _held("memory of kept programs", _programs())
         yield from _curve("compiled operations", _compiled(), 1)
         forget_compiled()
 
@@ -79,9 +87,31 @@ def _curve(name: str, calls: Curve, rounds: int, most: float = MOST) -> Iterator
     yield Measurement(f"{name}: exponent", "", (slope,), target=most, compared=False)
 
 
-def exponent(amounts: tuple[int, ...], seconds: list[float]) -> float:
-    """Return the power of the amount that the times grow with, by least squares."""
-    slope, _ = np.polyfit(np.log(amounts), np.log(seconds), 1)
+def _held(name: str, calls: Curve) -> Iterator[Measurement]:
+    """Measure the host memory that the result of each call, and all else it leaves, takes."""
+    progress.at(name)
+    amounts = tuple(calls)
+    held = []
+    for amount in (amounts[0], *amounts):  # the first call leaves more: what all of them use
+        gc.collect()
+        tracemalloc.start()
+        kept = calls[amount]()
+        gc.collect()
+        held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        del kept
+    held = held[1:]
+    for amount, size_bytes in zip(amounts, held, strict=True):
+        yield Measurement(f"{name}: {amount}", "KiB", (size_bytes / 1024,))
+    slope = exponent(amounts[-FITTED:], held[-FITTED:])
+    yield Measurement(f"{name}: exponent", "", (slope,), target=MOST, compared=False)
+    each = (held[-1] - held[-2]) / (amounts[-1] - amounts[-2])
+    yield Measurement(f"{name}: each", "B", (each,))
+
+
+def exponent(amounts: tuple[int, ...], values: Sequence[float]) -> float:
+    """Return the power of the amount that the values grow with, by least squares."""
+    slope, _ = np.polyfit(np.log(amounts), np.log(values), 1)
     return float(slope)
 
 
@@ -142,6 +172,18 @@ def _steps() -> Curve:
         torch.spyre.synchronize()
 
     return {count: partial(decode, count) for count in (16, 64, 256)}
+
+
+def _programs() -> Curve:
+    numbers = count(1)
+
+    def launch(programs: int) -> None:
+        for rows in islice(numbers, programs):
+            x = torch.ones(32 * rows, 64, dtype=torch.float16, device="spyre")
+            x + x
+        torch.spyre.synchronize()
+
+    return {programs: partial(launch, programs) for programs in (4, 8, 16)}
 
 
 def _compiled() -> Curve:

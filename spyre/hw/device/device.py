@@ -515,10 +515,11 @@ def warm_program(
     ``is_interpreted``: compile in the background if ``device`` can interpret the program meanwhile.
     """
     from spyre.hw.kernels.machine_code import TRANSFER, entry_of
-    from spyre.hw.kernels.parallel_compile import compile_together
 
     if entry_of(TRANSFER).is_ready:
         return
+    from spyre.hw.kernels.parallel_compile import compile_together
+
     with suppress(SpyreError):
         linked = link()
         rows = linked.host_dispatch

@@ -99,21 +99,26 @@ class RegionAllocator:
             raise LaunchError("SPY807", message, found=found, hint="reset the device first")
         self._set_capacities(capacities_bytes)
 
-    def allocate(self, size_bytes: int, region: int | None = None, use_kept: bool = False) -> int:
+    def take_kept(self, size_bytes: int) -> int | None:
+        """Device address of a kept range of this size, None if there is none; see `free`."""
+        blocks = (size_bytes + STICK_BYTES - 1) >> _BLOCK_BITS
+        if not (kept := self._kept.get(blocks)):
+            return None
+        self._kept_blocks -= blocks
+        return self._hand_out(heappop(kept), blocks)
+
+    def allocate(self, size_bytes: int, region: int | None = None) -> int:
         """Device address of ``size_bytes`` for tensors, rounded up to whole blocks, one at least.
 
         Tensor region ``region`` modulo 7 is used if it has room, otherwise the emptiest region with
         room. Regions fill evenly: the tensors of a kernel are in different regions, as in baked
         bundles, and do not contend for the same cache sets of the host (`REGION_SKEW_BYTES`). In
-        return, a tensor nearly as large as a region needs a nearly empty card. ``use_kept``: prefer
-        a kept range of this size. DeviceOutOfMemory SPY401, LaunchError SPY807 below 0 bytes.
+        return, a tensor nearly as large as a region needs a nearly empty card. DeviceOutOfMemory
+        SPY401, LaunchError SPY807 below 0 bytes.
         """
         blocks = (size_bytes + STICK_BYTES - 1) >> _BLOCK_BITS
         if blocks <= 0:
             blocks = _blocks_of(size_bytes)
-        if use_kept and (kept := self._kept.get(blocks)):
-            self._kept_blocks -= blocks
-            return self._hand_out(heappop(kept), blocks)
         if region is None:
             region = self._free.index(max(self._free))
         else:
@@ -141,7 +146,7 @@ class RegionAllocator:
     def free(self, address_bytes: int, keep: bool = False) -> int:
         """Release the range at ``address_bytes``; returns its size in bytes.
 
-        ``keep``: keep it for `allocate` with ``use_kept`` if it is small.
+        ``keep``: keep it for `take_kept` if it is small.
         """
         size = self._sizes.pop(address_bytes, None)
         if size is None:

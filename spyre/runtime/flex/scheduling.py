@@ -120,7 +120,7 @@ class EventRecord:
     waiters: list[StreamQueue] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Work:
     """One entry of a stream.
 

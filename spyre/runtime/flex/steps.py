@@ -138,18 +138,10 @@ class JobWork(Work):
     of a tiled launch with padded or accumulated tiles.
     """
 
-    __slots__ = (
-        "bases",
-        "buffers",
-        "card",
-        "correction",
-        "launch_plan",
-        "origin",
-        "plan",
-        "result",
-        "runner",
-        "steps",
-    )
+    # Every launch makes one, so it sets only attributes that differ from the defaults of the class.
+    result: Any = None
+    correction: ProgramMemory | None = None
+    steps: TileSteps | None = None
 
     def __init__(
         self,
@@ -162,16 +154,14 @@ class JobWork(Work):
         origin: SourceLines | None = None,
         is_large: bool = False,
     ) -> None:
-        if launch_plan is None:
-            super().__init__(plan.stages, 1, keep_alive, is_large=is_large)
-        else:
-            super().__init__(
-                plan.stages,
-                launch_plan.iterations,
-                keep_alive,
-                is_large=launch_plan.is_large,
-                chunk=launch_plan.chunk,
-            )
+        self.stages = stages = plan.stages
+        if launch_plan is not None:
+            self.iterations, self.chunk = launch_plan.iterations, launch_plan.chunk
+            is_large = launch_plan.is_large
+        self.payload = keep_alive
+        self.is_large = is_large
+        self.limit = self.iterations
+        self.done, self.running = [0] * len(stages.all), [False] * len(stages.all)
         self.plan = plan
         self.card = card
         self.launch_plan = launch_plan
@@ -179,9 +169,6 @@ class JobWork(Work):
         self.runner = runner
         self.origin = origin
         self.buffers: dict[str, npt.NDArray[np.int64]] = {}
-        self.result: Any = None
-        self.correction: ProgramMemory | None = None
-        self.steps: TileSteps | None = None
 
     def use_steps(self, steps: TileSteps, temporaries: Sequence[DeviceStorage]) -> None:
         """Run ``steps``, one per iteration, on ``temporaries``."""

@@ -314,12 +314,11 @@ class FlexAllocator:
             with self._lock:
                 if self.finalizers.pending or self._resets != self.device.resets:
                     self._settle()
-                place: Place
-                if directive is BIND:
-                    place = self._regions.allocate(size_bytes, use_kept=uncleared)
-                else:
+                place: Place | None = self._regions.take_kept(size_bytes) if uncleared else None
+                is_kept = place is not None  # kept ranges are clear: they are small
+                if place is None:
                     place = self._place(size_bytes, directive)
-                if self.device.poison or self.device.leftovers.size_bytes:
+                if self.device.poison or (self.device.leftovers.size_bytes and not is_kept):
                     self._make_fresh(place, uncleared)
                 self._last = index = self._last + 1
                 if uncleared:

@@ -9,7 +9,7 @@ of other operations, and dropout takes ATen's composition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -553,7 +553,7 @@ def encoder_layer(args: Arguments) -> torch.Tensor:
     return normed(x + fed_forward(x), *last)
 
 
-COMPOSITES = {
+COMPOSITES: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": scaled_dot_product_attention,
     **{name: partial(call_composite, name) for name in ("linear", "matmul")},
 }

@@ -121,7 +121,8 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
         variant = FunctionalVariant(op, operations[out], tensors, name in PRODUCTS)
         functions[name] = partial(call_functional, variant)
     ranges = ("arange", "arange.start", "arange.start_step")
-    return functions | {name: partial(factories.arange, name) for name in ranges}
+    functions.update((name, partial(factories.arange, name)) for name in ranges)
+    return functions
 
 
 def _is_checked(op: Any) -> bool:

@@ -357,3 +357,48 @@ def test_a_repeated_integer_call_into_a_target():
         host = torch.arange(64, dtype=torch.int32)
         card = host.to("spyre")
         assert card.add_(number).mul_(card).cpu().equal(host.add_(number).mul_(host))
+
+
+COMPOSITES = {
+    "linear": lambda x, y, w: torch.nn.functional.linear(x, w),
+    "linear with a bias": lambda x, y, w: torch.nn.functional.linear(x, w, y[0, 0]),
+    "matmul": lambda x, y, w: x @ w,
+    "attention": lambda x, y, w: torch.nn.functional.scaled_dot_product_attention(
+        *(t.view(1, 1, -1, 64) for t in (w, x, y))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_a_repeated_composition_is_one_launch_over_its_own_tensors(name):
+    function = COMPOSITES[name]
+    (a, x), (b, y), (c, w) = both(1, 4, 64), both(1, 4, 64), both(64, 64)
+    for first, second, on_host in ((x, y, (a, b)), (x, y, (a, b)), (y, x, (b, a))):
+        with torch.spyre.counting() as counted:
+            found = function(first, second, w)
+        expected = function(*(t.float() for t in (*on_host, c)))
+        assert found.stride() == expected.stride()
+        assert torch.allclose(found.cpu().float(), expected, rtol=2e-2, atol=2e-2)
+        assert counted.launches == 1
+    negative = torch._neg_view(x)
+    assert torch.equal(function(negative, y, w).cpu(), function(-x, y, w).cpu())
+    x.requires_grad_()
+    function(x, y, w).sum().backward()
+    assert x.grad.shape == x.shape
+
+
+def test_repeated_fills_and_sequences():
+    for number in (0, 3, -2.5, True, 0.0, -0.0):
+        for _ in range(2):
+            x = torch.rand(4, 65).half().to("spyre")
+            assert torch.equal(x[:, 1:].fill_(number).cpu(), torch.full((4, 64), number).half())
+            assert x[:, 0].any()
+            assert not x.zero_().any()
+    for dtype in (None, torch.float16, torch.int32):
+        for bounds in ((5,), (2, 9), (2, 9, 3), (0.5, 3), (0,)):
+            for _ in range(3):
+                found = torch.arange(*bounds, dtype=dtype, device="spyre")
+                expected = torch.arange(*bounds, dtype=dtype)
+                assert found.dtype is expected.dtype
+                assert torch.equal(found.cpu(), expected)
+                found += 1  # not what the next one is copied from

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spyre.torch_backend.eager import recurrent
+from spyre.torch_backend.eager import launch, recurrent
 
 NETWORKS = {
     "lstm": nn.LSTM,
@@ -185,6 +185,7 @@ def test_long_sequences_are_several_programs(monkeypatch, name, more):
     x = inputs_of(torch.float16, 16, steps=7).to("spyre")
     at_once = found_by(network, x)
     monkeypatch.setattr(recurrent, "MAX_STEPS", 3)
+    launch.launch_records.clear()
     assert_same(found_by(network, x), at_once)
 
 
@@ -194,6 +195,7 @@ def test_large_steps_count_as_several(monkeypatch):
     at_once = found_by(network, x)
     monkeypatch.setattr(recurrent, "FEW_GATES", ROWS * 24)
     monkeypatch.setattr(recurrent, "MAX_STEPS", 6)
+    launch.launch_records.clear()
     assert launches_of(lambda: network(x)) == 1 + 2 + 1  # zeros, two of three steps at most, joined
     assert_same(found_by(network, x), at_once)
 
@@ -327,3 +329,9 @@ def test_fake_tensors():
         outputs = network(x)[0]
     assert isinstance(outputs, FakeTensor)
     assert outputs.shape == (STEPS, ROWS, 24)
+
+
+def test_negative_views():
+    network, _ = network_of("lstm", torch.float16, (16, 24))
+    x = inputs_of(torch.float16, 16).to("spyre")
+    assert_same(found_by(network, torch._neg_view(x)), found_by(network, -x))
