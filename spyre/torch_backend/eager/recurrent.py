@@ -436,7 +436,9 @@ def _run(
 ) -> tuple[Tensor, ...] | None:
     """Outputs and last states; None if torch has to decompose the operation."""
     drops_out = dropout and train and num_layers > 1
-    if drops_out or num_layers < 1 or x.dim() < 2 or not _are_plain((x, *hx, *params)):
+    if drops_out or num_layers < 1 or x.dim() < 2 or x.dtype not in FLOATS:
+        return None
+    if not is_plain_call((x, *hx, *params)):
         return None
     if torch.is_autocast_enabled("spyre"):
         # where gradients are wanted, they add up step by step in the dtype of the weights, so there
@@ -506,9 +508,9 @@ def _together(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def _are_plain(tensors: Sequence[Tensor]) -> bool:
-    """True for floats on one card, of a call without tracing and gradients."""
+    """True for floats on one card."""
     first = tensors[0]
-    return is_plain_call(tensors) and all(
+    return all(
         tensor.dtype in FLOATS
         and tensor.device == first.device
         and tensor.numel() > 0
@@ -519,8 +521,8 @@ def _are_plain(tensors: Sequence[Tensor]) -> bool:
 
 def _fits(net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]) -> bool:
     """True if the sizes are those of such a network, and products in float32 small enough."""
-    cell = CELLS[net.cell]
-    if any(tensor.dtype is not x.dtype for tensor in (*hx, *params)):
+    cell, tensors = CELLS[net.cell], (x, *hx, *params)
+    if not _are_plain(tensors) or any(tensor.dtype is not x.dtype for tensor in tensors):
         return False
     layers = net.layers * net.directions
     if len(hx) != cell.states or len(params) != layers * net.weights:
@@ -552,7 +554,7 @@ def _cell_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *weights: 
     states = (hx,) if isinstance(hx, Tensor) else hx
     params = [weight for weight in weights if weight is not None]
     found = None
-    if _are_plain((x, *states, *params)):
+    if is_plain_call((x, *states, *params)) and x.dtype in FLOATS:
         net = Network(cell, 1, 1, len(params) == 4, len(params), name_of(x.dtype))
         found = _launched(net, x.unsqueeze(0), [state.unsqueeze(0) for state in states], params)
     if found is None:
