@@ -301,34 +301,26 @@ Struct = ctypes.Array[ctypes.c_uint64]
 """A DLManagedTensor as eight words: data_ptr, device (type, index), rank with dtype (code, bits,
 lanes), addresses of sizes and strides, offset, context, deleter; behind them sizes and strides.
 """
-_structs: dict[tuple[Ints, Ints, torch.dtype, int], tuple[Struct, int]] = {}
-"""The first MAX_STRUCTS with their addresses; never removed, since ATen reads the deleter when a
-tensor is freed.
-"""
+_structs: dict[tuple[Ints, Ints, torch.dtype, int], Struct] = {}
+"""The first MAX_STRUCTS; never removed, since ATen reads the deleter when a tensor is freed."""
 _other_struct: Struct = (ctypes.c_uint64 * (8 + 2 * MAX_RANK))()
-_other_address = ctypes.addressof(_other_struct)
 
 
-def _new_struct(
-    size: Ints, stride: Ints, dtype: torch.dtype, device_index: int
-) -> tuple[Struct, int]:
-    """Return the struct of such tensors, whatever their data_ptr, and its address; the caller holds
-    the lock.
-    """
+def _new_struct(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> Struct:
+    """Return the struct of such tensors, whatever their data_ptr; the caller holds the lock."""
     rank = len(size)
     if rank > MAX_RANK:
         raise RuntimeError(f"only tensors with up to {MAX_RANK} dims are supported")
     device = EXTENSION_DEVICE | device_index << 32
     rank_and_dtype = rank | TYPE_CODES[dtype] << 32 | 8 * dtype.itemsize << 40 | 1 << 48
-    found = _other_struct, _other_address
+    struct = _other_struct
     if len(_structs) < MAX_STRUCTS:
         struct = (ctypes.c_uint64 * (8 + 2 * rank))()
-        found = _structs[size, stride, dtype, device_index] = struct, ctypes.addressof(struct)
-    struct, address = found
-    sizes = address + 8 * 8
+        _structs[size, stride, dtype, device_index] = struct
+    sizes = ctypes.addressof(struct) + 8 * 8
     words = [0, device, rank_and_dtype, sizes, sizes + 8 * rank, 0, 0, 0, *size, *stride]
     struct[: len(words)] = words
-    return found
+    return struct
 
 
 def tensor_at(
@@ -339,10 +331,11 @@ def tensor_at(
     ``size`` and ``stride`` are in elements; the storage has the bytes they span. Thread-safe.
     """
     with _lock:  # all threads share a struct; from_dlpack copies its content
-        found = _structs.get((size, stride, dtype, device_index))
-        struct, address = found or _new_struct(size, stride, dtype, device_index)
+        struct = _structs.get((size, stride, dtype, device_index))
+        if struct is None:
+            struct = _new_struct(size, stride, dtype, device_index)
         struct[0] = pointer
-        capsule = _new_capsule(address, b"dltensor", None)
+        capsule = _new_capsule(ctypes.addressof(struct), b"dltensor", None)
         tensor: torch.Tensor = from_dlpack(capsule)
     return tensor
 
