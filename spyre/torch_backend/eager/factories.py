@@ -327,9 +327,8 @@ def _kept_sequence(
     make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
     """`cached_sequence` if a short one was asked for before, else None."""
-    if current_recorder() is not None:
-        return None
-    if _asked.get((make, *map(repr, numbers), dtype, device)) is None:
+    key = (make, *map(repr, numbers), dtype, device)
+    if current_recorder() is not None or _asked.get(key) is None:
         return None
     return cached_sequence(make, numbers, dtype, device)
 

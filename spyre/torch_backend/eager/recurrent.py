@@ -436,9 +436,8 @@ def _run(
 ) -> tuple[Tensor, ...] | None:
     """Outputs and last states; None if torch has to decompose the operation."""
     drops_out = dropout and train and num_layers > 1
-    if drops_out or num_layers < 1 or x.dim() < 2 or x.dtype not in FLOATS:
-        return None
-    if not is_plain_call((x, *hx, *params)):
+    is_plain = x.dim() > 1 and x.dtype in FLOATS and is_plain_call((x, *hx, *params))
+    if drops_out or num_layers < 1 or not is_plain:
         return None
     if torch.is_autocast_enabled("spyre"):
         # where gradients are wanted, they add up step by step in the dtype of the weights, so there
