@@ -414,7 +414,10 @@ def is_plain_call(args: Sequence[Any]) -> bool:
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
     plain = (torch.Tensor, torch.nn.Parameter)
-    return all(type(tensor) in plain and not tensor.is_neg() for tensor in tensors)
+    return all(
+        type(tensor) in plain and tensor.layout is torch.strided and not tensor.is_neg()
+        for tensor in tensors
+    )
 
 
 def repeated(function: object, args: Sequence[Any], run_anew: Callable[[], Results]) -> Results:
