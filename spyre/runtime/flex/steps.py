@@ -158,8 +158,7 @@ class JobWork(Work):
         if launch_plan is not None:
             self.iterations, self.chunk = launch_plan.iterations, launch_plan.chunk
             is_large = launch_plan.is_large
-        self.payload = keep_alive
-        self.is_large = is_large
+        self.payload, self.is_large = keep_alive, is_large
         self.limit = self.iterations
         self.done, self.running = [0] * len(stages.all), [False] * len(stages.all)
         self.plan = plan

@@ -326,13 +326,12 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def call_composite(name: str, *args: Any) -> torch.Tensor:
+def call_composite(name: str, *args: Any) -> Any:
     """Run torch's composition of an operation with one result; calls that are views around one
     launch are that launch when they are repeated.
     """
     if not is_plain_call(args):
-        made: torch.Tensor = composed(name, *args)
-        return made
+        return composed(name, *args)
     with interrupts:
         return repeated(name, args, lambda: (composed(name, *args),))[0]
 

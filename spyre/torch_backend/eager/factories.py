@@ -333,7 +333,7 @@ def _kept_sequence(
     return cached_sequence(make, numbers, dtype, device)
 
 
-def arange(name: str, *bounds: Any, **options: Any) -> torch.Tensor:
+def arange(name: str, *bounds: Any, **options: Any) -> Any:
     """aten::arange and its kin, without the empty tensor of torch's composition if it is kept."""
     numbers = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     dtype, device = options.get("dtype"), card_of(options.get("device"))
@@ -343,8 +343,7 @@ def arange(name: str, *bounds: Any, **options: Any) -> torch.Tensor:
     on = torch.device("spyre", device.index)
     kept = _kept_sequence("arange", numbers, dtype, on)
     if kept is None or not kept.numel() or options.get("pin_memory") or options.get("layout"):
-        made: torch.Tensor = operator(name).redispatch(COMPOSITE_KEYS, *bounds, **options)
-        return made
+        return operator(name).redispatch(COMPOSITE_KEYS, *bounds, **options)
     return repeated(arange, (kept,), lambda: (kept.clone(),))[0]
 
 

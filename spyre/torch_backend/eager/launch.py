@@ -410,13 +410,13 @@ def is_plain_call(args: Sequence[Any]) -> bool:
     """
     if current_recorder() is not None or is_observed():
         return False
-    tensors = [value for value in flat(args) if isinstance(value, torch.Tensor)]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return False
-    plain = (torch.Tensor, torch.nn.Parameter)
+    plain, records = (torch.Tensor, torch.nn.Parameter), torch.is_grad_enabled()
     return all(
-        type(tensor) in plain and tensor.layout is torch.strided and not tensor.is_neg()
-        for tensor in tensors
+        type(value) in plain
+        and value.layout is torch.strided
+        and not (value.is_neg() or (records and value.requires_grad))
+        for value in flat(args)
+        if isinstance(value, torch.Tensor)
     )
 
 
