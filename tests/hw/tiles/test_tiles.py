@@ -372,7 +372,9 @@ def test_sticks_rearranged_by_linear_maps(device):
     ^bb0(%p: f16, %q: f16):
       linalg.yield %p : f16
   } -> tensor<8x8xf16>
-  %r = tensor.collapse_shape %b [[0, 1]] : tensor<8x8xf16> into tensor<1x64xf16>""")
+  %c = tensor.collapse_shape %b [[0, 1]] : tensor<8x8xf16> into tensor<64xf16>
+  %r = tensor.expand_shape %c [[0, 1]] output_shape [1, 64] : tensor<64xf16> into
+    tensor<1x64xf16>""")
     x = halves(4, 64)
     (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
     np.testing.assert_array_equal(found, x.reshape(4, 8, 8).transpose(0, 2, 1).reshape(4, 64))
