@@ -36,7 +36,6 @@ from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
 from spyre.mlir.tiles import Expression
 
-
 MASK = "f16"
 """Element type as which booleans are in memory."""
 

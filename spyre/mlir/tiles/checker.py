@@ -117,8 +117,8 @@ class _Function:
         for op in body:
             yield from self._operation(op)
             if op.name in TERMINATORS and (op is not body[-1] or op.name not in ends):
-                message, shown = f"{op.name} does not end this block", " or ".join(ends)
-                yield Fault("SPY183", op.position, message, f"{shown} at its end")
+                message, expected_end = f"{op.name} does not end this block", " or ".join(ends)
+                yield Fault("SPY183", op.position, message, f"{expected_end} at its end")
         for value in self.scope.maps[0].values():
             if value.type.kind == "tile_future" and value.defined_by and len(value.uses) != 1:
                 place = value.uses[1] if len(value.uses) > 1 else value.defined_by.position

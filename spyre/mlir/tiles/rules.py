@@ -25,7 +25,6 @@ from spyre.mlir.tiles.syntax import (
     INTEGERS,
     Alias,
     AttributeEntry,
-    Numeral,
     Opaque,
     Quoted,
     TileFunction,
@@ -435,20 +434,18 @@ def _taken(context: Context, name: str, type_: Type) -> Faults:
 
 def _groups(context: Context) -> Faults:
     """Each dim of the shape with fewer is a group of neighbours of the other's dims."""
-    shapes = [context.type(key).shape for key in ("value", "result")]
+    wide, narrow = context.type("value").shape, (shape := context.type("result").shape)
     if context.op.name == "tensor.expand_shape":
-        shapes.reverse()
-    wide, narrow = shapes
+        wide, narrow = narrow, wide
     groups = [integers(group) for group in context.op.fields["groups"]]
     dims = [d for group in groups for d in group or ()]
     fits = dims == list(range(len(wide))) if groups else not narrow
     if not fits or tuple(prod(wide[d] or 0 for d in g or ()) for g in groups) != narrow:
         expected = " and ".join(map(str, (wide, narrow)))
         yield context.fault("SPY184", "the groups of dims do not fit", expected, groups)
-    sizes = context.op.fields.get("sizes", context.type("result").shape)
-    known = [size if isinstance(size, int) else None for size in sizes]
-    if not _fits(context.type("result"), known):
-        yield context.fault("SPY184", "output_shape", context.type("result"), list(sizes))
+    for size, extent in zip(context.op.fields.get("sizes", ()), shape, strict=False):
+        if isinstance(size, int):
+            yield from context.equal("SPY184", "output_shape is not that of the type", extent, size)
 
 
 def _elements(context: Context) -> Faults:

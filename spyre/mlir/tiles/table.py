@@ -2,10 +2,10 @@
 
 A row's ``form`` is how the operation is written (:mod:`.forms`). The type of the value in field
 ``a`` is the type in field ``!a``, and ``!T`` where there is none; a list of values has its types in
-``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the
-shape of ``!T``, ``pair`` two of it, ``element`` an element of the value, ``last`` the last of ``!types``, ``constant``
-the type that is written or a boolean, the name of a type that type, any other word the types of
-that field.
+``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the shape
+of ``!T``, ``pair`` two of it, ``element`` an element of the value, ``last`` the last of ``!types``,
+``constant`` the type that is written or a boolean, the name of a type that type, any other word the
+types of that field.
 ``kinds``: types that the first operand (and so its kin) may have. ``rule``: further
 conditions (`rules.rule_faults`). ``engine``: name of the simulator's operation, of those that are
 elementwise.
@@ -158,8 +158,8 @@ _ROWS = (
     *_row("tensor.extract_slice", f"%value {SLICE} : !value to !result", "slice"),
     *_row("tensor.insert_slice", f"%value into %into {SLICE} : !value into !result", INTO),
     # --- control
-    *_row("scf.for", "?( $sign )? ^iv = %lower to %upper step %step ?( iter_args ^=inits -> !types* )?"
-          " ?( : !T )? {body", "for", "types"),
+    *_row("scf.for", "?( $sign )? ^iv = %lower to %upper step %step"
+          " ?( iter_args ^=inits -> !types* )? ?( : !T )? {body", "for", "types"),
     *_row("scf.if", "%condition ?( -> !result* )? {then ?( else {else )?",
           "%condition.kind = i1; branches"),
     *(OperationRow(name, YIELD) for name in ("linalg.yield", "scf.yield", "func.return", "return")),
