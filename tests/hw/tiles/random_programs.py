@@ -201,7 +201,7 @@ class RandomProgram:
             self.binary, self.binary, self.unary, self.choose, self.wide, self.sums, self.turned,
             self.sliced, self.inserted, self.single, self.listed, self.reshaped, self.product,
             self.repeated, self.branched, self.rested, self.numbered, self.contracted, self.folded,
-            self.counted, self.integers,
+            self.counted, self.integers, self.mapped, self.masked,
         ]  # fmt: skip
         return self.rng.choice(forms)(values)
 
@@ -222,7 +222,7 @@ class RandomProgram:
 
     def choose(self, values):
         a, b = self.pair(values)
-        sign = self.rng.choice(["olt", "oge", "oeq"])
+        sign = self.rng.choice(["olt", "oge", "oeq", "one", "ugt", "ule", "ueq", "ord"])
         mask = self.emit(f"arith.cmpf {sign}, {a.name}, {b.name} : {a.type}")
         bits = tensor(a.shape, "i1")
         return self.emit(
@@ -494,6 +494,33 @@ class RandomProgram:
         ]
         wide = self.emit(f"tensor.splat {n} : {a.type}")
         return self.emit(f"arith.addf {n}t, {wide.name} : {a.type}", a.shape)
+
+    def mapped(self, values):
+        """linalg.map, by a name or by a body."""
+        (a, b), n = self.pair(values), self.new("n")
+        empty = self.emit(f"tensor.empty() : {a.type}")
+        form = self.rng.choice(["arith.subf", "arith.mulf", ""])
+        body = "" if form else (
+            f"\n  ({n}a: {a.element}, {n}b: {a.element}) {{\n    {n}c = arith.cmpf ult, {n}a, {n}b "
+            f": {a.element}\n    {n}d = arith.select {n}c, {n}b, {n}a : {a.element}\n"
+            f"    linalg.yield {n}d : {a.element}\n  }}"
+        )  # fmt: skip
+        return self.emit(
+            f"linalg.map {f'{{ {form} }} ' if form else ''}ins({a.name}, {b.name} : {a.type}, "
+            f"{b.type}) outs({empty.name} : {a.type}){body}", a.shape,
+        )  # fmt: skip
+
+    def masked(self, values):
+        """A mask of two comparisons, joined."""
+        a, b = self.pair(values)
+        bits = tensor(a.shape, "i1")
+        masks = [
+            self.emit(f"arith.cmpf {sign}, {a.name}, {b.name} : {a.type}").name
+            for sign in ("uge", self.rng.choice(["une", "olt"]))
+        ]
+        name = self.rng.choice(["andi", "ori", "xori"])
+        joined = self.emit(f"arith.{name} {masks[0]}, {masks[1]} : {bits}").name
+        return self.emit(f"arith.select {joined}, {a.name}, {b.name} : {bits}, {a.type}", a.shape)
 
     def integers(self, values):
         """Loaded integers, compared with a table and chosen, as numbers."""
