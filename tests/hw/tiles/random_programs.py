@@ -54,7 +54,8 @@ class RandomProgram:
         self.numbers = np.random.default_rng(self.seed)
         rng = self.rng
         self.tiles = rng.choice([1, 2, 3, 4, 8])
-        self.rows, self.columns = rng.choice([1, 2, 3, 5, 16]), rng.choice([1, 7, 40, 64, 100, 128])
+        self.rows = rng.choice([1, 2, 3, 5, 16, 64])
+        self.columns = rng.choice([1, 7, 40, 64, 100, 128] if self.rows < 64 else [40, 64])
         self.element = rng.choice(["f16", "f16", "f16", "f32"])
         self.lines += ["%id = ktdp.get_compute_tile_id : index"]
         for number in (0, 1, self.rows):
@@ -249,7 +250,16 @@ class RandomProgram:
             f"{tensor(short, self.element)}) dimensions = [{dim}]",
             short,
         )
+        if self.rng.random() < 0.5:
+            self.store_row(self.emit(f"arith.negf {total.name} : {total.type}", short))
         return self.spread(total.name, total.type, a, dim)
+
+    def store_row(self, value):
+        """Each tile's row of numbers, one behind another."""
+        (n,) = value.shape
+        view = self.view(self.memory(self.tiles * n), (self.tiles * n,), (1,))
+        name, access = self.tile(*view, (self.top(n),), value.shape, (0,))
+        self.lines.append(f"ktdp.store {value.name}, {name} : {value.type}, {access}")
 
     def spread(self, name, type_, a, dim):
         """A row or column over the other dim of tiles like ``a``."""

@@ -543,3 +543,32 @@ def test_arguments_that_nothing_uses(device):
     np.testing.assert_array_equal(found, -x)
     with pytest.raises(LaunchError, match="SPY342"):
         run(text, {"x": x, "n": 1.5}, device)
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+def test_numbers_of_rows_that_fill_sticks(device, rows):
+    """A row's number is alone in its stick: it is not computed into the sticks of the output."""
+    text = f"""func.func @f(%x: index, %y: index) {{
+  %zero = arith.constant 0 : index
+  %v = ktdp.construct_memory_view %x, sizes: [{rows}, 64], strides: [64, 1] {{
+    memory_space = #ktdp.memory_space<global>}} : memref<{rows}x64xf16>
+  %w = ktdp.construct_memory_view %y, sizes: [{rows}], strides: [1] {{
+    memory_space = #ktdp.memory_space<global>}} : memref<{rows}xf16>
+  %s = ktdp.construct_access_tile %v[%zero, %zero] {{access_tile_set =
+    affine_set<(a, b) : (a >= 0, -a + {rows - 1} >= 0, b >= 0, -b + 63 >= 0)>}}
+    : memref<{rows}x64xf16> -> !ktdp.access_tile<{rows}x64xindex>
+  %t = ktdp.construct_access_tile %w[%zero] {{access_tile_set =
+    affine_set<(a) : (a >= 0, -a + {rows - 1} >= 0)>}}
+    : memref<{rows}xf16> -> !ktdp.access_tile<{rows}xindex>
+  %a = ktdp.load %s : !ktdp.access_tile<{rows}x64xindex> -> tensor<{rows}x64xf16>
+  %e = tensor.empty() : tensor<{rows}xf16>
+  %b = linalg.reduce {{ arith.maximumf }} ins(%a : tensor<{rows}x64xf16>)
+    outs(%e : tensor<{rows}xf16>) dimensions = [1]
+  %c = arith.negf %b : tensor<{rows}xf16>
+  ktdp.store %c, %t : tensor<{rows}xf16>, !ktdp.access_tile<{rows}xindex>
+  return
+}}
+"""
+    x = halves(rows, 64)
+    (found,) = run(text, {"x": x}, device, verify=True).outputs
+    np.testing.assert_array_equal(found, -x.max(axis=1))
