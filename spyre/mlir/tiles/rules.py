@@ -93,7 +93,7 @@ class Context:
         yield from self.equal("SPY183", "values and their types differ in number", wanted, count)
         for name, type_ in zip(names, types or (), strict=False):
             message = f"%{name} has another type than is written"
-            yield from self.equal("SPY181", message, type_, self.types[name])
+            yield from self.equal("SPY181", message, type_, self.types.get(name, "index"))
 
     def equal(self, code: str, message: str, expected: object, found: object) -> Faults:
         """A fault if two things differ."""
