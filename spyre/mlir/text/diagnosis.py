@@ -164,13 +164,9 @@ def _other_type(failure: ParseFailure) -> Rejection | None:
     if match is None or match[0] == "index":
         return None
     return Rejection(
-        "SPY114",
-        f"type '{match[0][:_SHOWN]}' is not supported",
-        start,
-        expected="index"
-        if "INPUT_ARG" not in failure.expected
-        else "index or !sdscbundle.input_arg<index>",
-    )
+        "SPY114", f"type '{match[0][:_SHOWN]}' is not supported", start, expected="index"
+        if "INPUT_ARG" not in failure.expected else "index or !sdscbundle.input_arg<index>",
+    )  # fmt: skip
 
 
 def _early_end(failure: ParseFailure) -> Rejection | None:

@@ -93,8 +93,9 @@ def bind_arguments(
 
 
 def _fits(value: Real, argument: KtirArgument) -> bool:
-    """True if a number is one of the argument's type: fractions are none of integers."""
-    return argument.element in (*FLOATS, "float") or float(value).is_integer()
+    """True if a number is one of the argument's type: a fraction is no integer that is used."""
+    is_unused = argument.is_pointer and not (argument.is_read or argument.is_stored)
+    return is_unused or argument.element in (*FLOATS, "float") or float(value).is_integer()
 
 
 def _pointer(name: str, tensor: HostTensor, **others: Any) -> TilePointer:

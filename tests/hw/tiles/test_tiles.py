@@ -541,6 +541,7 @@ def test_arguments_that_nothing_uses(device):
     text = of_tile("%r = arith.negf %a : tensor<1x64xf16>")
     (found,) = run(text, {"x": x, "n": x}, device).outputs
     np.testing.assert_array_equal(found, -x)
+    text = of_tile("scf.for %i = %zero to %n step %n {\n}\n%r = arith.negf %a : tensor<1x64xf16>")
     with pytest.raises(LaunchError, match="SPY342"):
         run(text, {"x": x, "n": 1.5}, device)
 
