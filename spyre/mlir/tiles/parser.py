@@ -179,6 +179,10 @@ class _Parser:
         """``%a, %b =`` or ``%a:2 =``, whose values are ``a#0`` and ``a#1``."""
         reader = self.reader
         names = reader.several(reader.name)
+        for name in names:
+            if "#" in name:
+                message = f"unexpected text '%{name}'"
+                raise Rejection("SPY102", message, name.start_pos, expected="%name, or %name:2")
         if reader.accept(":"):
             count, place = reader.integer(), reader.place
             if not 1 <= count <= _MOST_RESULTS or len(names) > 1:

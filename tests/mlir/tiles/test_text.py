@@ -115,6 +115,7 @@ def test_a_line(line):
         ("(" * 200, "SPY116", (1, 101)),
         ("#m = affine_map<(d0) -> (" + "-" * 50_000 + "d0)>", "SPY116", (1, 50_026)),
         (FUNCTION.format("", '"test.op() : () -> ()'), "SPY104", (2, 1)),
+        (FUNCTION.format("", "%a#1 = arith.constant 1 : index"), "SPY102", (2, 1)),
     ],
 )  # fmt: skip
 def test_a_wrong_text(text, code, place):
