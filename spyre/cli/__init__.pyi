@@ -6,9 +6,5 @@ from .options import (
     CommandParser as CommandParser,
     did_you_mean as did_you_mean,
 )
-from .standalone import (
-    compile_in_this_process as compile_in_this_process,
-)
-from .text_report import (
-    ProgressBar as ProgressBar,
-)
+from .standalone import compile_in_this_process as compile_in_this_process
+from .text_report import ProgressBar as ProgressBar

@@ -44,12 +44,7 @@ from spyre.runtime.arguments import (
     require_shape,
     save_tensors,
 )
-from spyre.runtime.cases import (
-    CASE_FILE,
-    case_directory,
-    read_case,
-    with_tolerances,
-)
+from spyre.runtime.cases import CASE_FILE, case_directory, read_case, with_tolerances
 from spyre.runtime.compare import (
     EXACT,
     Comparison,

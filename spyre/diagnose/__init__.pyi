@@ -1,6 +1,4 @@
-from .address_checks import (
-    address_findings as address_findings,
-)
+from .address_checks import address_findings as address_findings
 from .first_divergence import (
     Deviation as Deviation,
     FirstDivergence as FirstDivergence,

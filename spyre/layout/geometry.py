@@ -11,11 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spyre.errors import LaunchError, UnsupportedError
-from spyre.layout.tensor_layout import (
-    SpyreTensorLayout,
-    check_arrangement,
-    logical_columns,
-)
+from spyre.layout.tensor_layout import SpyreTensorLayout, check_arrangement, logical_columns
 
 
 @dataclass(frozen=True, slots=True)

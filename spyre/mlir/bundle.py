@@ -20,12 +20,7 @@ from spyre.mlir.bundle_source import MODULE_FILE, BundleSource, DirectorySource
 from spyre.mlir.operation import Operation, literal_addresses, shortened, unbound_symbols
 from spyre.mlir.program import LoopProgram
 from spyre.mlir.sdsc import Inspection, Sdsc, decode_sdsc, encode_sdsc, inspect_sdsc, read_operation
-from spyre.mlir.text import (
-    ExecuteOp,
-    Module,
-    ModuleInspection,
-    inspect_module,
-)
+from spyre.mlir.text import ExecuteOp, Module, ModuleInspection, inspect_module
 
 if TYPE_CHECKING:
     from spyre.mlir.builder import BuiltBundle

@@ -28,9 +28,7 @@ from .estimate import (
     estimate_model as estimate_model,
     machine_with as machine_with,
 )
-from .fit import (
-    fit as fit,
-)
+from .fit import fit as fit
 from .machine import (
     MachineSpec as MachineSpec,
     default_machine as default_machine,

@@ -26,13 +26,7 @@ from spyre.files import FieldError, convert_fields, read_regular
 from spyre.hw.cost.collectives import fastest_time
 from spyre.hw.cost.divisions import CLOSE
 from spyre.hw.cost.machine import MachineSpec, default_machine
-from spyre.hw.cost.models import (
-    KernelTime,
-    copy_out_ns,
-    kernel_ns,
-    mean_spread,
-    measured_class,
-)
+from spyre.hw.cost.models import KernelTime, copy_out_ns, kernel_ns, mean_spread, measured_class
 from spyre.hw.cost.rows import KernelRow, counts_of, parse_rows, read_rows
 
 

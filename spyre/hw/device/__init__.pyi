@@ -10,6 +10,4 @@ from .device import (
     warm_program as warm_program,
     warm_transfers as warm_transfers,
 )
-from .transfer import (
-    plan_transfer as plan_transfer,
-)
+from .transfer import plan_transfer as plan_transfer

@@ -27,13 +27,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from spyre import config
-from spyre.cache import (
-    PACKAGE,
-    digest_of_found_sources,
-    kernel_directory,
-    read_kept,
-    warn_uncached,
-)
+from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, read_kept, warn_uncached
 from spyre.files import atomic_write
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.progress import compile_progress

@@ -10,9 +10,7 @@ from .binding import (
     equal_runs as equal_runs,
     window_base as window_base,
 )
-from .checks import (
-    first_outside as first_outside,
-)
+from .checks import first_outside as first_outside
 from .linked_program import (
     BatchGroup as BatchGroup,
     LinkedProgram as LinkedProgram,

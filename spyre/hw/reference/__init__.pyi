@@ -11,6 +11,4 @@ from .execution import (
     Memory as Memory,
     element_offsets as element_offsets,
 )
-from .families import (
-    run_reference as run_reference,
-)
+from .families import run_reference as run_reference

@@ -19,6 +19,7 @@ import numpy as np
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.tiles.data import reshaped
+from spyre.hw.tiles.numbers import as_unsigned, wrapped
 from spyre.hw.tiles.trace import MOST_INSTANCES, Site, computes_numbers
 from spyre.hw.tiles.values import BoolArray, DataTile, Future, Level, Number, Shape, Value
 from spyre.layout import Int64Array
@@ -32,8 +33,10 @@ Trips = tuple[Int64Array, Int64Array, Int64Array]
 def _trips_of(site: Site) -> Trips:
     """LaunchError SPY150 for a step below 1, SPY175 for too many trips."""
     names = [site.op.fields[key] for key in ("lower", "upper", "step")]
-    active = site.level.active
-    lower, upper, step = (np.broadcast_to(x, active.shape) for x in site.numbers(names))
+    active, bounds = site.level.active, site.numbers(names)
+    if "sign" in site.op.fields:
+        bounds = tuple(as_unsigned(x, _kind_of(site)) for x in bounds)
+    lower, upper, step = (np.broadcast_to(x, active.shape) for x in bounds)
     if (bad := active & (step <= 0)).any():
         row, tile = np.argwhere(bad)[0]
         message, found = "the step of a loop is not positive", f"{step[row, tile]} on tile {tile}"
@@ -47,8 +50,11 @@ def _trips_of(site: Site) -> Trips:
 
 def _variable(site: Site, values: Int64Array, level: Level) -> Number:
     """A loop's induction variable."""
-    type_ = site.op.fields.get("!T")
-    return Number(values, level, kind="index" if type_ is None else type_.kind)
+    return Number(wrapped(values, _kind_of(site)), level, kind=_kind_of(site))
+
+
+def _kind_of(site: Site) -> str:
+    return site.op.fields["!T"].kind if "!T" in site.op.fields else "index"
 
 
 def trace_for(site: Site) -> None:
@@ -104,8 +110,8 @@ def _inner(site: Site, trips: Trips) -> tuple[Level, Int64Array, Int64Array]:
 
 
 def _yields(region: Region) -> tuple[str, ...]:
-    found: tuple[str, ...] = region.body[-1].fields.get("values", ())
-    return found
+    ends = (op for op in region.body[-1:] if op.name in TERMINATORS)
+    return next((op.fields.get("values", ()) for op in ends), ())
 
 
 def _carried_numbers(site: Site) -> dict[str, str]:

@@ -25,7 +25,7 @@ from spyre.hw.tiles.numbers import (
 )
 from spyre.hw.tiles.trace import Site
 from spyre.hw.tiles.values import ELEMENT_BYTES, FORMATS, BoolArray, DataTile, Number, Tiles
-from spyre.mlir.tiles import operation_rows
+from spyre.mlir.tiles import FLOATS, operation_rows
 
 COMPARISONS = {
     "eq": "equal", "ne": "notequal", "gt": "greaterthan", "ge": "greaterequal",
@@ -36,7 +36,15 @@ CONVERSIONS = {
     (HALF, SINGLE): "dl16tofp32", (SINGLE, HALF): "fp32todl16",
     (WORD, SINGLE): "int32tofp32", (SINGLE, WORD): "fp32toint32",
 }  # fmt: skip
-MASKS = {"andi": "minimum", "ori": "maximum", "xori": "notequal", "select": "where3"}
+UNORDERED = {"ugt": "ole", "uge": "olt", "ult": "oge", "ule": "ogt", "ueq": "one"}
+"""Predicates of floats that hold where another does not: with NaN too."""
+ORDER_TESTS = {
+    "ord": ("equal", "minimum"), "uno": ("notequal", "maximum"), "one": ("lesserthan", "maximum"),
+}  # fmt: skip
+"""Comparison of each operand with itself, or of both in either order, and how two are joined."""
+MASKS = {"select": "where3"} | dict.fromkeys(("addi", "subi", "xori"), "notequal")
+MASKS |= dict.fromkeys(("andi", "muli", "maxsi", "minui"), "minimum")
+MASKS |= dict.fromkeys(("ori", "minsi", "maxui"), "maximum")
 """Operations on booleans, which are 1 and 0."""
 _WORDS = {"f32": np.float32, "i32": np.int32, "si32": np.int32}
 ADDRESS_ARITHMETIC = ("addi", "subi", "index_cast", "index_castui", "select")
@@ -49,7 +57,9 @@ def trace_elementwise(site: Site) -> None:
     if not given:
         site.bind(_on_numbers(site, values))
         return
-    tiles = [site.as_tile(value, getattr(given[-1], "shape", ())) for value in values]
+    shape = max((getattr(value, "shape", ()) for value in values), key=len)
+    tiles = [site.as_tile(value, shape) for value in values]
+    tiles = [tile if tile.shape else tile.over(shape, ()) for tile in tiles]
     for tile in tiles:
         site.keep(tile, site.until)
     site.bind_computed(lambda target: _on_tiles(site, tiles, target))
@@ -99,6 +109,8 @@ def _on_tiles(site: Site, tiles: Tiles, target: DataTile | None) -> DataTile:
     """The operation over tiles of one shape; into ``target`` where that can be."""
     op, fields, shape = site.op, site.op.fields, tiles[0].shape
     row, short = operation_rows()[op.name], op.name.partition(".")[2]
+    if short == "compare":
+        return combined(site, str(fields["predicate"]).strip("<>"), tiles, target)
     if "!a" in fields:
         return _cast(site, short, tiles[0], target)
     if short in ("cmpf", "cmpi"):
@@ -153,10 +165,15 @@ def _compared(site: Site, predicate: str, tiles: Tiles, target: DataTile | None)
     shape, kind = tiles[0].shape, site.op.fields["!T"].scalar
     if predicate in ("true", "false"):
         return site.filled(float(predicate == "true"), "f32", shape)
-    if predicate in ("ord", "uno"):
-        test = "equal" if predicate == "ord" else "notequal"
-        both = [site.pointwise(test, [tile, tile], shape, until=site.now) for tile in tiles]
-        return site.pointwise("minimum" if predicate == "ord" else "maximum", both, shape, target)
+    if kind in FLOATS and predicate in UNORDERED:
+        ordered = _compared(site, UNORDERED[predicate], tiles, None)
+        one = site.filled(1.0, ordered.element, shape)
+        return site.pointwise("notequal", [ordered, one], shape, target)
+    if predicate in ORDER_TESTS:
+        test, joined = ORDER_TESTS[predicate]
+        pairs = [tiles, tiles[::-1]] if predicate == "one" else [[tile, tile] for tile in tiles]
+        both = [site.pointwise(test, pair, shape, until=site.now) for pair in pairs]
+        return site.pointwise(joined, both, shape, target)
     if kind in FORMATS and FORMATS[kind] == WORD:
         tiles = [_difference(site, tiles, predicate[0] == "u"), site.filled(0.0, "f32", shape)]
     elif kind == "i1" and predicate not in ("eq", "ne"):
@@ -283,7 +300,20 @@ def _power(x: FormulaTerm, y: FormulaTerm) -> FormulaTerm:
     return y.of("equal", 0.0).of("where3", y * 0.0 + 1.0, size * sign)
 
 
+_EPSILON = 1e-5
+
+
+def _layernormscale(mean: FormulaTerm, *squares: FormulaTerm) -> FormulaTerm:
+    """The reciprocal of the standard deviation, by the means of x and of its square."""
+    if not squares:
+        mean.site.refuse("a pair of means in one value", "%mean squares %squares")
+    return (squares[0] - mean * mean + _EPSILON).of("rsqrt")
+
+
 FORMULAS: Mapping[str, Callable[..., FormulaTerm]] = {
+    "square": lambda x: x * x,
+    "layernormscale": _layernormscale,
+    "layernormnorm": lambda x, mean, scale, weight, bias: (x - mean) * scale * weight + bias,
     "exp2": lambda x: (x * log(2)).of("exp"),
     "log2": lambda x: x.of("log") * (1 / log(2)),
     "log1p": lambda x: (x + 1.0).of("log"),

@@ -27,7 +27,7 @@ Fold = tuple[str, str]
 
 def trace_generic(site: Site) -> None:
     """linalg.generic."""
-    fields, kinds = site.op.fields, site.resolved("iterator_types")
+    kinds, fields = site.resolved("iterator_types"), {"ins": (), "!ins": (), **site.op.fields}
     maps = [site.tracer.program.module.resolved(map_) for map_ in site.resolved("indexing_maps")]
     extents: dict[int, int] = {}
     for map_, type_ in zip(maps, (*fields["!ins"], *fields["!outs"]), strict=True):
@@ -62,6 +62,24 @@ def trace_generic(site: Site) -> None:
             tile = site.as_tile(value, shape)
             (site.move if target.stick is None else site.write)(tile, target)
             site.bind(whole, name)
+
+
+def trace_map(site: Site) -> None:
+    """linalg.map: an operation of the elements, by its name or as a body."""
+    fields, shape = site.op.fields, site.op.fields["!outs"][0].extents
+    seen, order = [site.value(name) for name in fields["ins"]], tuple(range(len(shape)))
+    if site.op.regions:
+        every = [*seen, site.value(fields["outs"][0])]
+        site.bind_computed(lambda target: _body(site, every, shape, order, target))
+    else:
+        tiles = [site.as_tile(value, shape) for value in seen]
+        site.bind_computed(lambda target: combined(site, _combiner(site), tiles, target))
+
+
+def _combiner(site: Site) -> str:
+    """The engine's name of the operation that is named in braces."""
+    name = site.op.fields["combiner"].text
+    return operation_rows()[name if "." in name else f"arith.{name}"].engine
 
 
 def trace_reduce(site: Site) -> None:
@@ -151,9 +169,7 @@ def _reduction(
     folds: list[Fold] = []
     made = list(seen)
     if not regions:
-        name = fields["combiner"].text
-        engine = operation_rows()[name if "." in name else f"arith.{name}"].engine
-        folds = [(engine, "")] * len(seen)
+        folds = [(_combiner(site), "")] * len(seen)
     elif is_float and (found := _folds(regions[0], len(seen))) is not None:
         folds, before = found
         end = TileOp("linalg.yield", fields={"values": tuple(n for _, n in folds)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,12 @@ import numpy as np
 from spyre.hw.numerics import Numerics
 from spyre.hw.tiles import control, data, memory
 from spyre.hw.tiles.elementwise import trace_elementwise
-from spyre.hw.tiles.generic import trace_generic, trace_reduce
+from spyre.hw.tiles.generic import trace_generic, trace_map, trace_reduce
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.storage import BlockedError, Scratchpad
 from spyre.hw.tiles.trace import PointerArgument, Site, Tracer
 from spyre.hw.tiles.values import Number
-from spyre.mlir.tiles import FLOATS, KtirProgram, TileFunction, operation_rows
+from spyre.mlir.tiles import BITS, FLOATS, KtirProgram, TileFunction, operation_rows
 
 
 def trace_function(
@@ -63,13 +64,16 @@ def _trace_constant(site: Site) -> None:
         site.bind(Number(np.array([[value.text == "true"]]), site.level, kind="i1"))
         return
     text = str(value).removeprefix("dense<").removesuffix(">") if type_.is_shaped else value.text
-    literals = text.replace("[", "").replace("]", "").split(",")
     kind, extents = type_.scalar, type_.extents
+    literals = re.findall(r"[^\[\], ]+", text)
     try:
-        values = site.rounded(np.array([_literal(t.strip(), kind) for t in literals]), kind)
+        if text.startswith('"0x'):  # the bytes of all elements
+            rows = re.findall("." * (BITS[kind] // 4), text[3:-1])
+            literals = [f"0x{bytes.fromhex(row)[::-1].hex()}" for row in rows]
+        values = site.rounded(np.array([_literal(word, kind) for word in literals]), kind)
+        held = values.reshape(1, 1, *(extents if len(literals) > 1 else (1,) * len(extents)))
     except (ValueError, OverflowError, TypeError):  # strings, and more than 64 bits
         site.refuse("this constant", "numbers", text)
-    held = values.reshape(1, 1, *(extents if len(literals) > 1 else (1,) * len(extents)))
     number = Number(held, site.level, kind=kind, shape=extents)
     is_data = type_.is_shaped and kind in FLOATS
     site.bind(site.constant(number, extents) if is_data else number)
@@ -117,6 +121,7 @@ _OPERATIONS: Mapping[Callable[[Site], None], str] = {
     data.trace_insert: "tensor.insert tensor.insert_slice",
     data.trace_elements: "tensor.from_elements",
     data.trace_slice: "tensor.extract_slice",
+    trace_map: "linalg.map",
     trace_reduce: "linalg.reduce",
     data.trace_product: "linalg.matmul linalg.batch_matmul",
     trace_generic: "linalg.generic",

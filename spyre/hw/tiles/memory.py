@@ -18,6 +18,7 @@ import numpy as np
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import LX_BYTES
+from spyre.hw.tiles.elementwise import converted
 from spyre.hw.tiles.trace import Array, Site
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
@@ -35,21 +36,25 @@ from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
 from spyre.mlir.tiles import Expression
 
+MASK = "f16"
+"""Element type as which booleans are in memory."""
+
 
 def trace_view(site: Site) -> None:
     """A view of one part."""
     fields, type_ = site.op.fields, site.op.fields["!result"]
     sizes, strides = (tuple(map(site.number, fields[key])) for key in ("sizes", "strides"))
-    if type_.element not in FORMATS:
+    element = MASK if type_.element == "i1" else type_.element
+    if element not in FORMATS:
         site.refuse(f"memory of {type_.element}", f"one of {', '.join(FORMATS)}")
     if not sizes:
         site.refuse("memory without dims", "sizes: [1]")
     steps = tuple(same(site, stride) for stride in strides)
     if min(steps, default=0) < 0:
         site.refuse("a stride below 0", "strides from 0 on", str(steps))
-    owner, start = _place(site, site.number(fields["base"], True), type_.element)
-    pitches = tuple(step * ELEMENT_BYTES[type_.element] for step in steps)
-    tile = DataTile((0,) * len(sizes), type_.element, owner, start, site.level, pitches, None)
+    owner, start = _place(site, site.number(fields["base"], True), element)
+    pitches = tuple(step * ELEMENT_BYTES[element] for step in steps)
+    tile = DataTile((0,) * len(sizes), element, owner, start, site.level, pitches, None)
     _check_room(site, tile, sizes)
     part = Part(tile, (site.number(0),) * len(sizes), sizes)
     site.bind(View((part,), sizes, None in type_.shape, site.op))
@@ -97,10 +102,11 @@ def _check_room(site: Site, tile: DataTile, sizes: Sequence[Number]) -> None:
             site.tracer.scratchpad.block(int(first[used].min()), int(end[used].max()))
         return
     argument = [*site.tracer.pointers.values()][tile.owner]
-    own = {"!spyreop.df16": "f16", "si32": "i32"}.get(tile.element, tile.element)
+    written = site.op.fields["!result"].element
+    own = {"!spyreop.df16": "f16", "si32": "i32", "index": "i64"}.get(written, written)
     if argument.element != own:
         message = f"argument {argument.name} has other elements than its view"
-        site.fail(LaunchError, "SPY344", message, tile.element, argument.element)
+        site.fail(LaunchError, "SPY344", message, written, argument.element)
     outside = level.active & ((low < 0) | (high > argument.elements * bytes_))
     if outside.any():
         message = f"argument {argument.name} is too small for its view"
@@ -239,7 +245,9 @@ def trace_moved(site: Site) -> None:
 def _value(site: Site, access: Access) -> DataTile:
     """Return the tile that a store writes, or a new tile, bound to the result of a load."""
     if not site.op.results:
-        return site.tile(site.op.fields["value"], access.shape)
+        tile = site.tile(site.op.fields["value"], access.shape)
+        is_mask = site.op.fields["!value"].element == "i1"
+        return converted(site, tile, MASK) if is_mask else tile
     value = site.rows(access.shape, access.view.element)
     site.bind(value)
     return value
@@ -250,10 +258,12 @@ def _bind_operand(site: Site, memory: DataTile) -> None:
     if site.op.results:
         site.bind(memory if site.is_only_used_by() else site.copy(memory))
         return
-    found = site.tracer.scope[site.op.fields["value"]]
-    made = found(memory) if callable(found) else None
+    name, is_mask = site.op.fields["value"], site.op.fields["!value"].element == "i1"
+    found = site.tracer.scope[name]
+    made = found(memory) if callable(found) and not is_mask else None
     if made is not memory:
-        site.write(made or site.tile(site.op.fields["value"], memory.shape), memory)
+        tile = made or site.tile(name, memory.shape)
+        site.write(converted(site, tile, memory.element) if is_mask else tile, memory)
 
 
 def _check_aliasing(site: Site, memory: DataTile) -> None:

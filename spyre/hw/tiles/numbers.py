@@ -49,7 +49,7 @@ FLOAT_OPERATIONS: Mapping[str, Callable[..., Array]] = {
 def integer_operation(name: str, a: Array, b: Array, kind: str) -> Array:
     """``name`` of arith on integers of ``kind``, wrapped to its bits; by 0 it divides as by 1."""
     if name.endswith("ui"):
-        a, b = _unsigned(a, kind), _unsigned(b, kind)
+        a, b = as_unsigned(a, kind), as_unsigned(b, kind)
     if "div" in name or "rem" in name:
         b = np.where(b == 0, 1, b)
     return wrapped(INTEGER_OPERATIONS[name](a, b), kind)
@@ -61,7 +61,7 @@ def float_operation(name: str, *operands: Array) -> Array:
         return FLOAT_OPERATIONS[name](*(np.asarray(x, np.float64) for x in operands))
 
 
-def _unsigned(values: Array, kind: str) -> Array:
+def as_unsigned(values: Array, kind: str) -> Array:
     """Two's complement read as a natural number; 64 bits stay as they are."""
     return values if BITS[kind] == 64 else values & ((1 << BITS[kind]) - 1)
 
@@ -84,7 +84,7 @@ def signed_as(cast: str, values: Array, kind: str) -> Array:
     if kind in FLOATS:
         return values
     if cast in ("uitofp", "extui", "index_castui"):
-        return _unsigned(values.astype(np.int64), kind)
+        return as_unsigned(values.astype(np.int64), kind)
     return -values.astype(np.int64) if kind == "i1" and cast in ("sitofp", "extsi") else values
 
 
@@ -93,7 +93,7 @@ def comparison(predicate: str, a: Array, b: Array, kind: str) -> Array:
     if predicate in ("true", "false"):
         return np.full(np.broadcast(a, b).shape, predicate == "true")
     if kind not in FLOATS and predicate[0] == "u":
-        a, b = _unsigned(a, kind), _unsigned(b, kind)
+        a, b = as_unsigned(a, kind), as_unsigned(b, kind)
     found: Array = getattr(operator, predicate[-2:], operator.eq)(a, b)
     if kind not in FLOATS:
         return found

@@ -20,14 +20,7 @@ from spyre.errors import Finding, SourceLocation
 from spyre.hw.spec import LX_BASE
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation
-from spyre.mlir.program import (
-    DeviceAllocation,
-    Execute,
-    IndexValue,
-    InputAtom,
-    Parameter,
-    Schedule,
-)
+from spyre.mlir.program import DeviceAllocation, Execute, IndexValue, InputAtom, Parameter, Schedule
 
 
 @dataclass(frozen=True, eq=False)

@@ -486,7 +486,8 @@ class Site:
         """A copy of the tile with dim ``stick`` along lanes."""
         result = self.slot(tile.shape, tile.element, stick, self.now)
         sizes = [tile.shape[stick], 1 if tile.stick is None else tile.shape[tile.stick]]
-        if tile.stick in (None, stick) or any(size % tile.lanes for size in sizes):
+        is_moved = tile.stick in (None, stick) or not tile.pitches[stick]
+        if is_moved or any(size % tile.lanes for size in sizes):
             self.move(tile, self.padded(result))
             return result
         dims = dims_of(tile.shape)
@@ -518,7 +519,8 @@ class Site:
         if stick is None and shape and not any(t.varies for t in tiles):
             stick = len(shape) - 1 if target is None else target.stick
         if target is not None and (
-            (target.stick != stick and (stick is not None or target.stick is None))
+            (target.stick is None and stick is not None)
+            or any(t.pitches[target.stick or 0] and t.stick != target.stick for t in tiles if shape)
             or any(t.begins_as(target) and t.differs(target) for t in tiles)
         ):
             target = None

@@ -252,25 +252,15 @@ def _outline(
     """The operation without start addresses. Index tensors are numbered first, outputs last."""
     core_slices = _core_slices(spec, slices)
     bare = Operation(
-        name=spec.name,
-        file=sdsc_name,
-        sdsc_name=sdsc_name,
-        dims=tuple(spec.extents),
-        extents=dict(spec.extents),
-        cores=tuple(range(len(core_slices))),
-        slices=dict(slices),
-        core_slices=core_slices,
-        inputs=(),
-        outputs=(),
+        name=spec.name, file=sdsc_name, sdsc_name=sdsc_name, dims=tuple(spec.extents),
+        extents=dict(spec.extents), cores=tuple(range(len(core_slices))), slices=dict(slices),
+        core_slices=core_slices, inputs=(), outputs=(),
         masks={dim: tuple(ranges) for dim, ranges in spec.masks.items() if ranges},
         constants=dict(spec.constants),
         constant_formats=dict.fromkeys(spec.constants, spec.constant_format or spec.data_format),
-        data_format=spec.data_format,
-        unit=spec.unit,
-        windows=dict(spec.windows),
-        symbolic_dims=_symbolic_dims(spec, resolve),
-        last_extents=dict(spec.last_extents),
-    )
+        data_format=spec.data_format, unit=spec.unit, windows=dict(spec.windows),
+        symbolic_dims=_symbolic_dims(spec, resolve), last_extents=dict(spec.last_extents),
+    )  # fmt: skip
     tensors = _tensors(spec, bare)
     a, b = len(spec.index_inputs), len(spec.index_inputs) + len(spec.inputs)
     return replace(bare, index_tensors=tensors[:a], inputs=tensors[a:b], outputs=tensors[b:])
@@ -326,28 +316,19 @@ def _tensor(
     scale = {dim: operand.scale.get(dim, 1) for dim in operand.dims}
     rows = operand.own_core_slices if any(operand.own_core_slices) else ()
     return Tensor(
-        index=index,
-        name=f"Tensor{index}",
-        role=role,
-        component=operand.component,
-        data_format=operand.data_format,
-        word_length_bytes=FORMATS[operand.data_format].bits // 8,
-        dims=operand.dims,
-        scale=scale,
-        stick_dims=tuple(dim for dim, _ in operand.stick),
-        stick_sizes=tuple(size for _, size in operand.stick),
-        starts=(),
+        index=index, name=f"Tensor{index}", role=role, component=operand.component,
+        data_format=operand.data_format, word_length_bytes=FORMATS[operand.data_format].bits // 8,
+        dims=operand.dims, scale=scale, stick_dims=tuple(dim for dim, _ in operand.stick),
+        stick_sizes=tuple(size for _, size in operand.stick), starts=(),
         gap_elements={dim: gap for dim, gap in operand.gap.items() if gap},
         device_dim_sizes={d: sizes.get(d, op.extents[d]) for d in operand.dims if sizes},
         max_dim_sizes={dim: operand.max_dim_sizes.get(dim, -1) for dim in operand.dims},
-        indirection=operand.indirection,
-        related_tensor=related,
-        per_core_in_hbm=operand.per_core_in_hbm,
-        json_path=path,
+        indirection=operand.indirection, related_tensor=related,
+        per_core_in_hbm=operand.per_core_in_hbm, json_path=path,
         padding={d: kind for d, kind in operand.padding.items() if kind is not Padding.NONE},
         own_slices={d: own.get(d, 1) if scale[d] == 1 else 1 for d in operand.dims if rows},
         own_core_slices=rows,
-    )
+    )  # fmt: skip
 
 
 def _symbolic_dims(spec: OperationSpec, resolve: Resolve | None) -> dict[str, SymbolicDim]:

@@ -25,9 +25,7 @@ from .program import (
     executes as executes,
     loops as loops,
 )
-from .schedule import (
-    Schedule as Schedule,
-)
+from .schedule import Schedule as Schedule
 from .values import (
     Atom as Atom,
     Derived as Derived,

@@ -9,12 +9,6 @@ from .inspection import (
     inspect_operation as inspect_operation,
     inspect_sdsc as inspect_sdsc,
 )
-from .reader import (
-    read_operation as read_operation,
-)
-from .structs import (
-    Sdsc as Sdsc,
-)
-from .writer import (
-    write_operation as write_operation,
-)
+from .reader import read_operation as read_operation
+from .structs import Sdsc as Sdsc
+from .writer import write_operation as write_operation

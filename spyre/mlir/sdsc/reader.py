@@ -80,27 +80,19 @@ def operation_of(document: SdscDocument) -> Operation:
     inputs, index_inputs, outputs = _operand_indices(document, op)
     constants = _constant_table(document)
     operation = Operation(
-        name=op.name,
-        file=document.file,
-        sdsc_name=document.sdsc.name,
-        dims=tuple(extents),
-        extents=extents,
-        cores=document.cores,
-        slices=slices,
+        name=op.name, file=document.file, sdsc_name=document.sdsc.name, dims=tuple(extents),
+        extents=extents, cores=document.cores, slices=slices,
         core_slices=_core_slices(document, extents),
         inputs=tuple(read_tensor(document, i) for i in inputs),
         outputs=tuple(read_tensor(document, i) for i in outputs),
         index_tensors=tuple(read_tensor(document, i) for i in index_inputs),
-        masks=_masks(document),
-        constants=_constants(document, constants),
+        masks=_masks(document), constants=_constants(document, constants),
         constant_formats={c.name: c.data_format for c in constants.values()},
-        data_format=_data_format(document, op, inputs or outputs),
-        unit=given(op.unit, "sfp"),
+        data_format=_data_format(document, op, inputs or outputs), unit=given(op.unit, "sfp"),
         windows=_windows(document, extents),
         symbolic_dims=_symbolic_dims(document, extents, maxima),
-        last_extents=_last_extents(document, extents, slices, maxima),
-        origin=_origin(document),
-    )
+        last_extents=_last_extents(document, extents, slices, maxima), origin=_origin(document),
+    )  # fmt: skip
     if not operation.index_tensors:
         return operation
     return replace(

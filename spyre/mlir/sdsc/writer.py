@@ -96,20 +96,15 @@ def _dsc(op: Operation) -> Dsc:
     stage = _stage(op, {dim: op.core_extent(dim) for dim in op.dims})
     last = _stage(op, {dim: op.last_extents.get(dim, op.core_extent(dim)) for dim in op.dims})
     return Dsc(
-        num_cores=len(op.cores),
-        core_ids=op.cores,
-        num_corelets=1,
+        num_cores=len(op.cores), core_ids=op.cores, num_corelets=1,
         extents={**_dims("n", op.extents), **_windows(op.windows), **_symbolic_sizes(op)},
         masks={dim: tuple(ranges) for dim, ranges in op.masks.items()},
-        mask_constant_id=_mask_constant_id(op),
-        stages={"0": DataStage(stage, last)},
-        roles=roles,
+        mask_constant_id=_mask_constant_id(op), stages={"0": DataStage(stage, last)}, roles=roles,
         nodes=tuple(_node(op, tensor, roles[tensor.role], names) for tensor in tensors),
         tensors=tuple(_label(tensor, roles[tensor.role]) for tensor in tensors),
-        constants=_constants(op) or "{}",
-        compute_ops=(_compute_op(op),),
+        constants=_constants(op) or "{}", compute_ops=(_compute_op(op),),
         dim_symbols={d: (size.symbol,) for d, size in op.symbolic_dims.items()} or UNSET,
-    )
+    )  # fmt: skip
 
 
 def _stage(op: Operation, extents: Mapping[str, int]) -> Dims:

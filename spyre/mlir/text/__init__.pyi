@@ -16,12 +16,8 @@ from .lowering import (
     ModuleInspection as ModuleInspection,
     inspect_module as inspect_module,
 )
-from .parser import (
-    parse_module as parse_module,
-)
-from .printer import (
-    print_module as print_module,
-)
+from .parser import parse_module as parse_module
+from .printer import print_module as print_module
 from .syntax import (
     NO_POSITION as NO_POSITION,
     AddIOp as AddIOp,

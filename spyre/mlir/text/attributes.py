@@ -42,12 +42,9 @@ def integer(token: Token) -> int:
         if INT64_MIN <= value <= INT64_MAX:
             return value
     raise Rejection(
-        "SPY115",
-        "an integer does not fit in 64 bits",
-        token.start_pos or 0,
-        expected=f"{INT64_MIN} … {INT64_MAX}",
-        found=text[:LONGEST_INTEGER],
-    )
+        "SPY115", "an integer does not fit in 64 bits", token.start_pos or 0,
+        expected=f"{INT64_MIN} … {INT64_MAX}", found=text[:LONGEST_INTEGER],
+    )  # fmt: skip
 
 
 def unquote(text: str) -> str:
@@ -105,12 +102,10 @@ def build_execute(
         expected = f"{len(operands)} times index"
         raise Rejection("SPY120", message, position, expected=expected, found=f"{n_types}")
     return ExecuteOp(
-        operands,
-        _filename(by_key.pop("sdsc_filename")),
+        operands, _filename(by_key.pop("sdsc_filename")),
         _symbol_ids(by_key.pop("symbol_ids")) if "symbol_ids" in by_key else (),
-        canonical_attributes(by_key.values()),
-        position=position,
-    )
+        canonical_attributes(by_key.values()), position=position,
+    )  # fmt: skip
 
 
 def _filename(attribute: RawAttribute) -> str:
@@ -143,12 +138,9 @@ def _integers(token: Token) -> tuple[int, ...]:
 
 def _wrong_kind(attribute: RawAttribute, expected: str) -> Rejection:
     return Rejection(
-        "SPY118",
-        f"{attribute.key} has a value of the wrong kind",
-        attribute.position,
-        expected=expected,
-        found="no value" if attribute.value is None else _text(attribute.value),
-    )
+        "SPY118", f"{attribute.key} has a value of the wrong kind", attribute.position,
+        expected=expected, found="no value" if attribute.value is None else _text(attribute.value),
+    )  # fmt: skip
 
 
 def _is_token(value: Any, type_: str) -> bool:

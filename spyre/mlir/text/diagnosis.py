@@ -17,64 +17,23 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from spyre.mlir.text.syntax import Rejection
 
 OPERATIONS = (
-    "arith.constant",
-    "arith.addi",
-    "affine.apply",
-    "scf.for",
-    "sdscbundle.input_arg_extract",
-    "sdscbundle.device_mem_allocate",
-    "sdscbundle.sdsc_execute",
-    "return",
-)
+    "arith.constant", "arith.addi", "affine.apply", "scf.for", "sdscbundle.input_arg_extract",
+    "sdscbundle.device_mem_allocate", "sdscbundle.sdsc_execute", "return",
+)  # fmt: skip
 SPELLED = {
-    "RESULT": "%name =",
-    "SSA": "%name",
-    "SSA_LIST": "%name",
-    "OF_INDEX": ": index",
-    "INDEX": "index",
-    "INT": "an integer",
-    "FLOAT": "a number",
-    "INT_LIST": "[",
-    "STRING": "a string",
-    "WORD": "a name",
-    "SYMBOL": "@name",
-    "ALIAS": "#name",
-    "ARROW": "->",
-    "MODULE": "module",
-    "FUNC": "func.func",
-    "VISIBILITY": "private or public",
-    "RETURN": "return",
-    "CONSTANT": "arith.constant",
-    "ADDI": "arith.addi",
-    "_APPLY": "affine.apply",
-    "_EXTRACT": "sdscbundle.input_arg_extract",
-    "_ALLOCATE": "sdscbundle.device_mem_allocate",
-    "EXECUTE": "sdscbundle.sdsc_execute",
-    "FOR": "scf.for",
-    "AFFINE_MAP": "affine_map",
-    "INPUT_ARG": "!sdscbundle.input_arg",
-    "ATTRIBUTES": "attributes",
-    "_FROM": "from",
-    "_TO": "to",
-    "_STEP": "step",
-    "_BYTES": "bytes",
-    "SUM_OPERATOR": "+ or -",
-    "TERM_OPERATOR": "*, floordiv, ceildiv or mod",
-    "LBRACE": "{",
-    "RBRACE": "}",
-    "LPAR": "(",
-    "RPAR": ")",
-    "LSQB": "[",
-    "RSQB": "]",
-    "LESSTHAN": "<",
-    "MORETHAN": ">",
-    "COMMA": ",",
-    "COLON": ":",
-    "EQUAL": "=",
-    "MINUS": "-",
-    "_LOC": "",
-    "$END": "the end of the file",
-}
+    "RESULT": "%name =", "SSA": "%name", "SSA_LIST": "%name", "OF_INDEX": ": index",
+    "INDEX": "index", "INT": "an integer", "FLOAT": "a number", "INT_LIST": "[",
+    "STRING": "a string", "WORD": "a name", "SYMBOL": "@name", "ALIAS": "#name", "ARROW": "->",
+    "MODULE": "module", "FUNC": "func.func", "VISIBILITY": "private or public", "RETURN": "return",
+    "CONSTANT": "arith.constant", "ADDI": "arith.addi", "_APPLY": "affine.apply",
+    "_EXTRACT": "sdscbundle.input_arg_extract", "_ALLOCATE": "sdscbundle.device_mem_allocate",
+    "EXECUTE": "sdscbundle.sdsc_execute", "FOR": "scf.for", "AFFINE_MAP": "affine_map",
+    "INPUT_ARG": "!sdscbundle.input_arg", "ATTRIBUTES": "attributes", "_FROM": "from", "_TO": "to",
+    "_STEP": "step", "_BYTES": "bytes", "SUM_OPERATOR": "+ or -",
+    "TERM_OPERATOR": "*, floordiv, ceildiv or mod", "LBRACE": "{", "RBRACE": "}", "LPAR": "(",
+    "RPAR": ")", "LSQB": "[", "RSQB": "]", "LESSTHAN": "<", "MORETHAN": ">", "COMMA": ",",
+    "COLON": ":", "EQUAL": "=", "MINUS": "-", "_LOC": "", "$END": "the end of the file",
+}  # fmt: skip
 STATEMENT_STARTS = {"CONSTANT", "ADDI", "RESULT", "FOR", "EXECUTE", "RETURN"}
 RESULT_OPERATIONS = {"_APPLY", "_EXTRACT", "_ALLOCATE"}
 _WORD = re.compile(r"[A-Za-z_!][A-Za-z0-9_$.]*(?:<[^\n>]*>)?")
@@ -145,22 +104,18 @@ def _unterminated_string(failure: ParseFailure) -> Rejection | None:
     if failure.is_token or failure.text[failure.position : failure.position + 1] != '"':
         return None
     return Rejection(
-        "SPY104",
-        "a string is not terminated, or has an unknown escape",
-        failure.position,
+        "SPY104", "a string is not terminated, or has an unknown escape", failure.position,
         expected='" on the same line; escapes are \\" \\\\ \\n \\t and two hex digits',
-    )
+    )  # fmt: skip
 
 
 def _elision(failure: ParseFailure) -> Rejection | None:
     if not failure.text.startswith("...", failure.position):
         return None
     return Rejection(
-        "SPY102",
-        "'...' replaces omitted text",
-        failure.position,
+        "SPY102", "'...' replaces omitted text", failure.position,
         expected="the whole text, as in the file the compiler wrote",
-    )
+    )  # fmt: skip
 
 
 def _generic_form(failure: ParseFailure) -> Rejection | None:
@@ -169,12 +124,10 @@ def _generic_form(failure: ParseFailure) -> Rejection | None:
     if match is None or not where:
         return None
     return Rejection(
-        "SPY111",
-        f"{match[1]} is written in MLIR's generic form",
-        failure.position,
+        "SPY111", f"{match[1]} is written in MLIR's generic form", failure.position,
         expected=f"the pretty form: {match[1].removeprefix('builtin.')} …",
         hint="print the file without --mlir-print-op-generic",
-    )
+    )  # fmt: skip
 
 
 def _loop_carried(failure: ParseFailure) -> Rejection | None:
@@ -182,12 +135,10 @@ def _loop_carried(failure: ParseFailure) -> Rejection | None:
     if failure.found not in ("iter_args", "scf.yield") and not is_result:
         return None
     return Rejection(
-        "SPY113",
-        "loop-carried values are not supported",
-        failure.position,
+        "SPY113", "loop-carried values are not supported", failure.position,
         expected="scf.for %i = %lower to %upper step %step { … } without results",
         found=failure.found,
-    )
+    )  # fmt: skip
 
 
 def _unknown_operation(failure: ParseFailure) -> Rejection | None:
@@ -196,11 +147,9 @@ def _unknown_operation(failure: ParseFailure) -> Rejection | None:
     if failure.found in OPERATIONS or not _WORD.match(failure.text, failure.position):
         return None
     return Rejection(
-        "SPY110",
-        f"unknown operation '{failure.found}'",
-        failure.position,
+        "SPY110", f"unknown operation '{failure.found}'", failure.position,
         expected=f"one of {', '.join(OPERATIONS)}",
-    )
+    )  # fmt: skip
 
 
 def _other_type(failure: ParseFailure) -> Rejection | None:
@@ -215,13 +164,9 @@ def _other_type(failure: ParseFailure) -> Rejection | None:
     if match is None or match[0] == "index":
         return None
     return Rejection(
-        "SPY114",
-        f"type '{match[0][:_SHOWN]}' is not supported",
-        start,
-        expected="index"
-        if "INPUT_ARG" not in failure.expected
-        else "index or !sdscbundle.input_arg<index>",
-    )
+        "SPY114", f"type '{match[0][:_SHOWN]}' is not supported", start, expected="index"
+        if "INPUT_ARG" not in failure.expected else "index or !sdscbundle.input_arg<index>",
+    )  # fmt: skip
 
 
 def _early_end(failure: ParseFailure) -> Rejection | None:
@@ -237,22 +182,15 @@ def _unexpected(failure: ParseFailure) -> Rejection:
     code = "SPY102" if failure.is_token else "SPY101"
     what = "text" if failure.is_token else "character"
     return Rejection(
-        code,
-        f"unexpected {what} '{failure.found}'",
-        failure.position,
+        code, f"unexpected {what} '{failure.found}'", failure.position,
         expected=_spell(failure.expected),
-    )
+    )  # fmt: skip
 
 
 DIAGNOSES: tuple[Callable[[ParseFailure], Rejection | None], ...] = (
-    _early_end,
-    _elision,
-    _generic_form,
-    _unterminated_string,
-    _loop_carried,
-    _unknown_operation,
+    _early_end, _elision, _generic_form, _unterminated_string, _loop_carried, _unknown_operation,
     _other_type,
-)
+)  # fmt: skip
 
 
 def _skip_blanks(text: str, position: int) -> int:

@@ -48,11 +48,9 @@ def draft_binary(operator: Operator, position: int, left: DraftExpr, right: Draf
     depth = max(left.depth, right.depth) + 1
     if depth > MAX_DEPTH:
         raise Rejection(
-            "SPY116",
-            "an affine expression has too many operators",
-            position,
+            "SPY116", "an affine expression has too many operators", position,
             expected=f"at most {MAX_DEPTH} nested operators",
-        )
+        )  # fmt: skip
     return DraftExpr(position, (operator, left, right), depth)
 
 
@@ -93,12 +91,9 @@ def resolve(draft: DraftExpr, names: Mapping[str, AffineExpr]) -> AffineExpr:
     except BundleError as error:
         problem = error.finding
         raise Rejection(
-            problem.code,
-            problem.message,
-            draft.position,
-            expected=problem.expected,
+            problem.code, problem.message, draft.position, expected=problem.expected,
             found=problem.found,
-        ) from None
+        ) from None  # fmt: skip
 
 
 MAX_NESTING = 100
@@ -116,8 +111,6 @@ def check_nesting(text: str) -> None:
             depth -= 1
         if depth > MAX_NESTING:
             raise Rejection(
-                "SPY116",
-                "brackets are nested too deep",
-                match.start(),
+                "SPY116", "brackets are nested too deep", match.start(),
                 expected=f"at most {MAX_NESTING} levels",
-            )
+            )  # fmt: skip

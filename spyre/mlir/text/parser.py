@@ -103,13 +103,10 @@ class TreeBuilder(Transformer[Token, Module]):
             expected = "return before the closing }"
             raise Rejection("SPY107", message, keyword.start_pos, expected=expected)
         node = Function(
-            name=str(name[1:]),
-            parameters=tuple(parameters or ()),
-            body=statements,
+            name=str(name[1:]), parameters=tuple(parameters or ()), body=statements,
             visibility=str(visibility) if visibility else None,
-            attributes=canonical_attributes(attributes or ()),
-            position=keyword.start_pos,
-        )
+            attributes=canonical_attributes(attributes or ()), position=keyword.start_pos,
+        )  # fmt: skip
         inside = tuple(replace(alias, in_function=True) for alias in aliases)
         return Module(node, inside, position=keyword.start_pos)
 
@@ -199,12 +196,9 @@ class TreeBuilder(Transformer[Token, Module]):
             expected = f"one of {', '.join(ArgumentField)}"
             raise Rejection("SPY128", message, which.start_pos, expected=expected)
         return ExtractOp(
-            _name(result),
-            ArgumentField(which),
-            str(argument[1:]),
-            _type(type_),
+            _name(result), ArgumentField(which), str(argument[1:]), _type(type_),
             position=result.start_pos,
-        )
+        )  # fmt: skip
 
     def allocate(self, children: Children) -> AllocateOp:
         """``%result = sdscbundle.device_mem_allocate size bytes : index``."""
@@ -215,12 +209,9 @@ class TreeBuilder(Transformer[Token, Module]):
         """``%result = affine.apply map(dims)[symbols]``."""
         result, map_, dims, symbols = children
         return ApplyOp(
-            _name(result),
-            map_ if isinstance(map_, AffineMap) else str(map_[1:]),
-            dims or (),
-            symbols or (),
-            position=result.start_pos,
-        )
+            _name(result), map_ if isinstance(map_, AffineMap) else str(map_[1:]), dims or (),
+            symbols or (), position=result.start_pos,
+        )  # fmt: skip
 
     def loop(self, children: Children) -> tuple[ForOp, tuple[MapAlias, ...]]:
         """``scf.for %variable = %lower to %upper step %step { body }``, and the aliases inside."""
@@ -230,13 +221,9 @@ class TreeBuilder(Transformer[Token, Module]):
             expected = "} closing the loop before return"
             raise Rejection("SPY108", "return is inside a loop", end.start_pos, expected=expected)
         node = ForOp(
-            _name(variable),
-            str(lower[1:]),
-            str(upper[1:]),
-            str(step[1:]),
-            statements,
+            _name(variable), str(lower[1:]), str(upper[1:]), str(step[1:]), statements,
             position=keyword.start_pos,
-        )
+        )  # fmt: skip
         return node, aliases
 
     def execute(self, children: Children) -> ExecuteOp:

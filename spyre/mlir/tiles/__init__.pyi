@@ -1,26 +1,18 @@
-from .checker import (
-    check_tiles as check_tiles,
-)
+from .checker import check_tiles as check_tiles
 from .deliveries import (
     Members as Members,
     groups_of as groups_of,
     members as members,
     sources as sources,
 )
-from .forms import (
-    print_tiles as print_tiles,
-)
-from .parser import (
-    parse_tiles as parse_tiles,
-)
+from .forms import print_tiles as print_tiles
+from .parser import parse_tiles as parse_tiles
 from .program import (
     KtirArgument as KtirArgument,
     KtirProgram as KtirProgram,
     load_ktir as load_ktir,
 )
-from .rules import (
-    integers as integers,
-)
+from .rules import integers as integers
 from .syntax import (
     BITS as BITS,
     FLOATS as FLOATS,

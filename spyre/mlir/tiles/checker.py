@@ -8,7 +8,7 @@ follow from the rows of the table; a row's ``rule`` names a function of :mod:`.r
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spyre.errors import Finding
@@ -40,6 +40,10 @@ _KINDS = {"integer": INTEGERS, "float": FLOATS, "half": ("f16", "!spyreop.df16")
 _PLACES = ("memref", "access_tile", "tile_future")
 _LISTS = ("views", "ins", "outs", "values", "identity")
 _MOST = 20
+_ENDS = {
+    "ktdp.inter_tile_produce": "ktdp.yield_partial", "ktdp.inter_tile_reduce": "ktdp.yield_reduced",
+}  # fmt: skip
+"""The last operation of a block, of operations for which it is not their dialect's ``yield``."""
 
 
 def check_tiles(module: TileModule) -> tuple[Finding, ...]:
@@ -47,6 +51,11 @@ def check_tiles(module: TileModule) -> tuple[Finding, ...]:
     faults = [
         fault for function in module.functions for fault in _Function(module, function).check()
     ]
+    names = [function.name for function in module.functions]
+    for k, function in enumerate(module.functions):
+        if function.name in names[:k]:
+            message = f"@{function.name} is defined twice"
+            faults.append(Fault("SPY133", function.position, message, "another name"))
     seen: dict[str, int] = {}
     found = []
     for fault in sorted(faults, key=lambda fault: fault.place):
@@ -78,9 +87,11 @@ class _Function:
         yield from grid_of(self.function)[1]
         for parameter in self.function.parameters:
             yield from attribute_faults(self.module, parameter.type, parameter.position)
-            yield from self._define(parameter.name, parameter.type, None)
+            if self.function.body:
+                yield from self._define(parameter.name, parameter.type, None)
         yield from attribute_faults(self.module, self.function.results, self.function.position)
-        yield from self._body(self.function.body, self.function.results)
+        if self.function.body:
+            yield from self._body(self.function.body, self.function.results, RETURNS)
 
     def _define(self, name: Name, type_: Type, op: TileOp | None) -> Faults:
         if name in self.scope:
@@ -96,10 +107,18 @@ class _Function:
             code, message, hint = "SPY131", "is used before its definition", "a definition above"
         return Fault(code, name.start_pos, f"%{name} {message}", hint)
 
-    def _body(self, body: tuple[TileOp, ...], expected: Types | None) -> Faults:
-        """Operations of a block, which ends by yielding values of the types ``expected``."""
+    def _body(
+        self, body: tuple[TileOp, ...], expected: Types | None, ends: Sequence[str], place: int = 0
+    ) -> Faults:
+        """Operations of a block, which ends by one of ``ends`` with values of types ``expected``.
+
+        ``place``: of the operation around an empty block.
+        """
         for op in body:
             yield from self._operation(op)
+            if op.name in TERMINATORS and (op is not body[-1] or op.name not in ends):
+                message, expected_end = f"{op.name} does not end this block", " or ".join(ends)
+                yield Fault("SPY183", op.position, message, f"{expected_end} at its end")
         for value in self.scope.maps[0].values():
             if value.type.kind == "tile_future" and value.defined_by and len(value.uses) != 1:
                 place = value.uses[1] if len(value.uses) > 1 else value.defined_by.position
@@ -108,7 +127,7 @@ class _Function:
         last = body[-1] if body else None
         given = last.fields.get("!values", ()) if last and last.name in TERMINATORS else ()
         if expected is not None and tuple(given) != expected:
-            place = last.position if last else self.function.position
+            place = last.position if last else place
             message = "the values yielded have other types than the results"
             shown = [", ".join(map(str, types)) or "no values" for types in (expected, given)]
             yield Fault("SPY181", place, message, *shown)
@@ -134,6 +153,9 @@ class _Function:
         if known:
             context = Context(self.module, self.function, op, types)
             faults = [*_operand_faults(context, elements_of(row.form)), *_kind_faults(context, row)]
+            if row.result == "outs" and "!result" in op.fields:
+                pair = [", ".join(map(str, context.type(key))) for key in ("outs", "result")]
+                faults += context.equal("SPY181", "results have other types than outs", *pair)
             yield from faults or rule_faults(context, row.rule)
         for region in op.regions:
             yield from self._region(op, region)
@@ -158,7 +180,8 @@ class _Function:
                 message = f"%{own} has another type than {op.name} gives it"
                 yield Fault("SPY181", own.start_pos, message, str(implied), str(written))
             yield from self._define(own, type_, None)
-        yield from self._body(region.body, expected)
+        last = [_ENDS.get(op.name, f"{op.name.partition('.')[0]}.yield")]
+        yield from self._body(region.body, expected, last, op.position)
         self.scope = self.scope.parents
 
 
@@ -219,6 +242,8 @@ def _result_types(op: TileOp, row: OperationRow) -> Types:
     match row.result:
         case "bool":
             found = fields["!T"].with_element("i1")
+        case "pair":
+            found = (fields["!T"],) * 2
         case "last":
             found = tuple(fields["!types"][-1:])
         case "element":
@@ -238,12 +263,13 @@ def _region_types(op: TileOp) -> tuple[tuple[Type | None, ...] | None, Types | N
         return (fields.get("!T", read_type("index")), *carried), carried
     if op.name == "scf.if":
         return (), tuple(fields.get("!result", ()))
-    if op.name in ("linalg.generic", "linalg.reduce"):
+    if op.name in ("linalg.generic", "linalg.reduce", "linalg.map"):
         ins, outs = (
-            tuple(read_type(type_.element) for type_ in fields.get(key, ()))
+            tuple(read_type(type_.scalar) for type_ in fields.get(key, ()))
             for key in ("!ins", "!outs")
         )
-        return (*ins, *outs), outs
+        is_short = op.name == "linalg.map" and len(op.regions[0].arguments) == len(ins)
+        return ins if is_short else (*ins, *outs), outs
     if op.name == "ktdp.inter_tile_produce":
         future = fields["!result"]
         return None, future.details[0] if future.kind == "tile_future" else None

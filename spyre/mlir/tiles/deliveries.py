@@ -27,7 +27,8 @@ _RANGE = np.arange(-64, 128)
 def groups_of(module: TileModule, future: Type) -> tuple[int, ...]:
     """Numbers of the groups of a future."""
     text = future.details[1]
-    return _points(module.resolved(Alias(text[1:])) if text[0] == "#" else affine(text, 0), ())
+    found = module.resolved(Alias(text[1:])) if text[0] == "#" else affine(text, 0)
+    return () if found is None else _points(found, ())
 
 
 def members(module: TileModule, value: Any, future: Type) -> Members | None:
@@ -92,8 +93,15 @@ def deliver(context: Context) -> Faults:
     if future.kind != "tile_future":
         yield context.fault("SPY182", "the operand is no future", "!ktdp.tile_future<…>", future)
         return
-    counts = len(future.details[0]), len(context.type("result"))
-    yield from context.equal("SPY183", "results and parts of the future", *counts)
+    parts, starts = future.details[0], op.fields.get("!identity", ())
+    for key, types in (("result", context.type("result")), ("identity", starts)):
+        if key == "result" or op.name == "ktdp.inter_tile_reduce":
+            message = f"number of parts of the future and of {key}"
+            yield from context.equal("SPY183", message, len(parts), len(types))
+        for part, type_ in zip(parts, types, strict=False):
+            if (part.element, part.count) != (type_.element, type_.count):
+                message = f"{key} and the future's part differ in type"
+                yield context.fault("SPY181", message, part, type_)
     faults = list(_group_faults(context, "consumers", future))
     yield from faults
     made = context.maker(op.fields["future"])

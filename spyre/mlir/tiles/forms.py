@@ -36,6 +36,7 @@ from spyre.mlir.tiles.syntax import (
     TileFunction,
     TileModule,
     TileOp,
+    TileParameter,
     Type,
 )
 from spyre.mlir.tiles.table import EXAMPLE_DIALECT, operation_rows
@@ -140,7 +141,7 @@ def _begins(reader: Reader, parts: tuple[Element, ...]) -> bool:
     literals = takewhile(lambda part: not part.sign, parts)
     if tokens := [token for part in literals for token in part.tokens]:
         return reader.at(*tokens)
-    kinds = {"%": ("name",), "!": ("word", "angled")}
+    kinds = {"%": ("name",), "!": ("word", "angled"), "$": ("word",)}
     sign = parts[0].sign
     return reader.kind in kinds[sign] if sign in kinds else reader.text == sign
 
@@ -328,15 +329,20 @@ def print_tiles(module: TileModule) -> str:
 
 def _function(function: TileFunction, indent: str) -> list[str]:
     visibility = f"{function.visibility} " if function.visibility else ""
-    parameters = ", ".join(
-        _located(f"%{p.name}: {p.type}", p.location) for p in function.parameters
-    )
+    parameters = ", ".join(map(_parameter, function.parameters))
     results = f" -> ({', '.join(map(str, function.results))})" if function.results else ""
     head = f"{indent}func.func {visibility}@{function.name}({parameters}){results}"
+    head += _attributes(function.attributes)
+    if not function.body:
+        return [_located(head, function.location)]
     end = _located(f"{indent}}}", function.location)
-    return [
-        f"{head}{_attributes(function.attributes)} {{", *_body(function.body, indent + INDENT), end
-    ]  # fmt: skip
+    return [f"{head} {{", *_body(function.body, indent + INDENT), end]
+
+
+def _parameter(parameter: TileParameter) -> str:
+    name = f"%{parameter.name}: " if parameter.name else ""
+    attributes = f" {print_value(parameter.attributes)}" if parameter.attributes else ""
+    return _located(f"{name}{parameter.type}{attributes}", parameter.location)
 
 
 def _attributes(entries: tuple[AttributeEntry, ...]) -> str:

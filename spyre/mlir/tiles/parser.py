@@ -111,6 +111,11 @@ class _Parser:
         parameters = reader.listed(self._parameter, ")")
         results = reader.types() if reader.accept("->") else ()
         attributes = reader.dictionary() if reader.accept("attributes") else ()
+        if reader.text != "{":  # a declaration
+            location = reader.location()
+            return TileFunction(
+                name, parameters, results, attributes, (), visibility, location, position=place
+            )
         reader.expect("{")
         body = self._operations()
         ends = [k for k, op in enumerate(body) if op.name in RETURNS]
@@ -127,12 +132,13 @@ class _Parser:
 
     def _parameter(self) -> TileParameter:
         reader = self.reader
-        name = reader.name()
-        reader.expect(":")
+        name = named("", reader.place)
+        if reader.kind == "name":
+            name = reader.name()
+            reader.expect(":")
         type_ = reader.type()
-        if reader.text == "{":
-            reader.dictionary()
-        return TileParameter(name, type_, reader.location(), position=name.start_pos)
+        attributes = reader.dictionary() if reader.text == "{" else ()
+        return TileParameter(name, type_, attributes, reader.location(), position=name.start_pos)
 
     def _operations(self) -> tuple[TileOp, ...]:
         """Operations up to the brace that closes their block."""
@@ -173,6 +179,10 @@ class _Parser:
         """``%a, %b =`` or ``%a:2 =``, whose values are ``a#0`` and ``a#1``."""
         reader = self.reader
         names = reader.several(reader.name)
+        for name in names:
+            if "#" in name:
+                message = f"unexpected text '%{name}'"
+                raise Rejection("SPY102", message, name.start_pos, expected="%name, or %name:2")
         if reader.accept(":"):
             count, place = reader.integer(), reader.place
             if not 1 <= count <= _MOST_RESULTS or len(names) > 1:

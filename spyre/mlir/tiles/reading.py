@@ -51,7 +51,7 @@ _TOKEN = re.compile(
     |(?P<number>0x[0-9a-fA-F]+|[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?)?)
     |(?P<string>{_STRING})
     |(?P<alias>\#[A-Za-z0-9_$.-]+)
-    |(?P<symbol>@(?:[A-Za-z_][A-Za-z0-9_$.-]*|{_STRING}))
+    |(?P<symbol>@(?:[A-Za-z_][A-Za-z0-9_$.-]*|{_STRING})(?:::@[A-Za-z_][A-Za-z0-9_$.-]*)*)
     |(?P<label>\^[A-Za-z0-9_$.-]+)
     |(?P<mark>->|>=|<=|==|[(){{}}\[\],:=<>?*+-])
     |(?P<end>\Z)
@@ -159,13 +159,16 @@ class Reader:
             items.append(item())
         return tuple(items)
 
+    def any_type(self) -> Type:
+        """A type, of KTIR or not."""
+        if self.kind not in ("word", "angled"):
+            self.fail("a type")
+        return read_type(self.next())
+
     def type(self) -> Type:
         """A type; SPY186 for one that KTIR does not have."""
         place, text = self.place, self.text
-        if self.kind not in ("word", "angled"):
-            self.fail("a type")
-        self.next()
-        type_ = read_type(text)
+        type_ = self.any_type()
         if type_.kind == "other":
             expected = (
                 "a scalar, tensor<…>, memref<…>, !ktdp.access_tile<…xindex>, "
@@ -211,7 +214,7 @@ class Reader:
         kind, text, place = self.kind, self.text, self.place
         if kind == "number" or text == "-":
             number = self.number()
-            return Numeral(number.text, self.type()) if self.accept(":") else number
+            return Numeral(number.text, self.any_type()) if self.accept(":") else number
         if text == "[":
             return self.bracketed(self.attribute_value)
         if text == "{":
@@ -225,8 +228,10 @@ class Reader:
             return Alias(text[1:])
         if kind == "angled" and text.startswith(("affine_map", "affine_set")):
             return affine(text, place)
-        type_ = read_type(text)
-        return Opaque(" ".join(text.split())) if type_.kind == "other" else type_
+        if (type_ := read_type(text)).kind != "other":
+            return type_
+        written = f" : {self.any_type()}" if self.accept(":") else ""
+        return Opaque(" ".join(text.split()) + written)
 
     def dictionary(self) -> tuple[AttributeEntry, ...]:
         """``{key = value, …}``; SPY117 for a key that is given twice."""

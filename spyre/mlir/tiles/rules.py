@@ -25,7 +25,6 @@ from spyre.mlir.tiles.syntax import (
     INTEGERS,
     Alias,
     AttributeEntry,
-    Numeral,
     Opaque,
     Quoted,
     TileFunction,
@@ -33,12 +32,17 @@ from spyre.mlir.tiles.syntax import (
     TileOp,
     Type,
     memory_space,
+    read_type,
 )
+from spyre.mlir.tiles.table import OperationRow, operation_rows
 from spyre.rules import Fault
 
 Faults = Iterator[Fault[int]]
 MOST_TILES = 32
+NO_ROW = OperationRow("")
 PREDICATES: dict[str, tuple[str, ...]] = {
+    "spyreop.compare": ("<equal>", "<notequal>", "<greaterthan>", "<greaterequal>", "<lesserthan>",
+                        "<lesserequal>"),
     "arith.cmpi": ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"),
     "arith.cmpf": ("oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult",
                    "ule", "une", "uno", "true", "false"),
@@ -58,7 +62,7 @@ class Context:
 
     def type(self, key: str) -> Any:
         """The type written for field ``key``."""
-        return self.op.fields[f"!{key}"]
+        return self.op.fields.get(f"!{key}", ())
 
     def side(self, text: str) -> Any:
         """One side of an equation: a property of a type, a number of items, or a word."""
@@ -89,7 +93,7 @@ class Context:
         yield from self.equal("SPY183", "values and their types differ in number", wanted, count)
         for name, type_ in zip(names, types or (), strict=False):
             message = f"%{name} has another type than is written"
-            yield from self.equal("SPY181", message, type_, self.types[name])
+            yield from self.equal("SPY181", message, type_, self.types.get(name, "index"))
 
     def equal(self, code: str, message: str, expected: object, found: object) -> Faults:
         """A fault if two things differ."""
@@ -314,7 +318,7 @@ def _extract_argument(context: Context) -> Faults:
 
 def _constant(context: Context) -> Faults:
     value, type_ = context.op.fields["value"], context.op.fields.get("!result")
-    text = value.text
+    text, number = value.text, getattr(value, "value", None)
     if type_ is None:
         if text not in ("true", "false"):
             yield context.fault("SPY182", "a constant has no type", ": index, f32, …", value)
@@ -322,18 +326,28 @@ def _constant(context: Context) -> Faults:
     is_dense = text.startswith("dense<")
     if is_dense != (type_.kind == "tensor"):
         yield context.fault("SPY182", "value and type do not fit", "dense<…> : tensor<…>", type_)
-    elif is_dense and text[6:].strip()[:1] == "[":
+    elif is_dense and text[6:].strip()[:1] == "[" and len(text.split(",")) != type_.count:
         given = len(text.split(","))
-        if given != type_.count:
-            yield context.fault("SPY184", "numbers and elements differ", type_, given)
-    elif isinstance(value, Numeral) and not -(2**63) <= value.value < 2**64:
-        yield context.fault("SPY115", "the integer has more than 64 bits", type_, value)
-    elif isinstance(value, Numeral) and isinstance(value.value, float) and "f" not in type_.kind:
-        yield context.fault("SPY182", "a fraction as an integer", type_, value)
+        yield context.fault("SPY184", "numbers and elements differ", type_, given)
+    elif is_dense and text[6:7] != '"' and "x" not in text:
+        is_fraction = any("." in word for word in text[6:].split(","))
+        if is_fraction != (type_.element in FLOATS):
+            yield context.fault("SPY182", "numbers of another kind", type_, text)
+    elif (
+        number is not None
+        and "x" not in text
+        and isinstance(number, float) == (type_.kind in INTEGERS)
+    ):
+        kind = "an integer" if type_.kind in INTEGERS else "a fraction"
+        yield context.fault("SPY182", "a number of another kind", f"{kind} of {type_}", value)
+    elif isinstance(number, int):
+        bits = BITS[type_.kind]
+        if not -(2 ** (bits - 1)) <= number < 2**bits:
+            yield context.fault("SPY115", f"the number has more than {bits} bits", type_, value)
 
 
 def _predicate(context: Context) -> Faults:
-    given, known = context.op.fields["predicate"].text, PREDICATES[context.op.name]
+    given, known = str(context.op.fields["predicate"]), PREDICATES[context.op.name]
     if given not in known:
         yield context.fault("SPY187", "unknown predicate", f"one of {', '.join(known)}", given)
 
@@ -397,6 +411,54 @@ def _equal(context: Context) -> Faults:
         yield from context.equal("SPY184", "operands differ in type", types[0], type_)
 
 
+def _map(context: Context) -> Faults:
+    """The operation of every element: a name, or a region."""
+    combiner, (target,) = context.op.fields.get("combiner"), context.type("outs")
+    if (combiner is None) == (not context.op.regions):
+        yield context.fault("SPY187", "there is no operation", "{ arith.addf } or a region")
+    elif combiner is not None and not operation_rows().get(combiner.text, NO_ROW).engine:
+        yield context.fault("SPY187", "this is no operation of elements", "arith.addf", combiner)
+    for type_ in (*context.type("ins"), target):
+        yield from context.equal("SPY184", "operands differ in shape", target.shape, type_.shape)
+        if combiner is not None:
+            yield from _taken(context, combiner.text, type_)
+
+
+def _taken(context: Context, name: str, type_: Type) -> Faults:
+    """A fault if an operation in braces does not take the elements of a type."""
+    kinds = operation_rows().get(name, operation_rows().get(f"arith.{name}", NO_ROW)).kinds
+    wanted = "integer" if type_.element in INTEGERS else "float"
+    if wanted not in kinds.split():
+        yield context.fault("SPY182", f"{name} does not take these elements", kinds, type_)
+
+
+def _groups(context: Context) -> Faults:
+    """Each dim of the shape with fewer is a group of neighbours of the other's dims."""
+    wide, narrow = context.type("value").shape, (shape := context.type("result").shape)
+    if context.op.name == "tensor.expand_shape":
+        wide, narrow = narrow, wide
+    groups = [integers(group) for group in context.op.fields["groups"]]
+    dims = [d for group in groups for d in group or ()]
+    fits = dims == list(range(len(wide))) if groups else not narrow
+    if not fits or tuple(prod(wide[d] or 0 for d in g or ()) for g in groups) != narrow:
+        expected = " and ".join(map(str, (wide, narrow)))
+        yield context.fault("SPY184", "the groups of dims do not fit", expected, groups)
+    for size, extent in zip(context.op.fields.get("sizes", ()), shape, strict=False):
+        if isinstance(size, int):
+            yield from context.equal("SPY184", "output_shape is not that of the type", extent, size)
+
+
+def _elements(context: Context) -> Faults:
+    values = context.op.fields["values"]
+    element = read_type(context.type("result").element)
+    yield from context.written(values, [element] * len(values))
+
+
+def _softplus(context: Context) -> Faults:
+    if not context.op.fields["beta"].value:
+        yield context.fault("SPY187", "beta is 0", "another number", 0)
+
+
 def _reduce(context: Context) -> Faults:
     dims, combiner = integers(context.op.fields["dimensions"]), context.op.fields.get("combiner")
     ins, outs = context.type("ins"), context.type("outs")
@@ -405,10 +467,9 @@ def _reduce(context: Context) -> Faults:
         if name not in COMBINERS:
             expected = f"arith.{', arith.'.join(COMBINERS)}"
             yield context.fault("SPY187", "this is no combiner", expected, combiner)
-        for type_ in ins:
-            if (name[-1] != "f") != (type_.element in INTEGERS):
-                message = f"{combiner} does not take these elements"
-                yield context.fault("SPY182", message, found=type_)
+        for source, target in zip(ins, outs, strict=False):
+            yield from _taken(context, combiner.text, source)
+            yield from context.equal("SPY182", "elements", source.element, target.element)
     elif not context.op.regions:
         yield context.fault("SPY187", "there is no combiner", "{ arith.addf } or a region")
     yield from context.equal("SPY183", "ins and outs differ in number", len(ins), len(outs))
@@ -521,6 +582,8 @@ def _branches(context: Context) -> Faults:
 
 def _for(context: Context) -> Faults:
     fields = context.op.fields
+    if (sign := fields.get("sign")) and sign.text != "unsigned":
+        yield context.fault("SPY187", "this word is none of a loop", "unsigned", sign)
     kind = fields["!T"].kind if "!T" in fields else "index"
     for key in ("lower", "upper", "step"):
         found, message = context.types[fields[key]].kind, f"%{fields[key]} has another type"
@@ -533,7 +596,8 @@ RULES: dict[str, Callable[[Context], Faults]] = {
     for rule in (
         _tile_id, _view, _distributed, _access_tile, _indirect_tile, _aliasing, _extract_argument,
         produce, deliver, _constant, _element, _index, _width, _predicate, _select, _static,
-        _broadcast, _transpose, _reduce, _matmul, _equal, _generic, _slice, _for, _branches,
+        _broadcast, _transpose, _reduce, _map, _groups, _elements, _softplus, _matmul,
+        _equal, _generic, _slice, _for, _branches,
     )
 }  # fmt: skip
 _CODES = {"kind": "SPY182", "element": "SPY181", "shape": "SPY184", "count": "SPY184"}

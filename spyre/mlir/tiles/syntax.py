@@ -272,10 +272,11 @@ def names_in(value: Any) -> Iterator[Name]:
 
 @dataclass(frozen=True, slots=True)
 class TileParameter(SyntaxNode):
-    """``%name: type``."""
+    """``%name: type {attributes}``; the name is empty in a declaration."""
 
     name: Name
     type: Type
+    attributes: tuple[AttributeEntry, ...] = ()
     location: str | None = field(default=None, compare=False)
 
 

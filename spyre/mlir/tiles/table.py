@@ -2,10 +2,10 @@
 
 A row's ``form`` is how the operation is written (:mod:`.forms`). The type of the value in field
 ``a`` is the type in field ``!a``, and ``!T`` where there is none; a list of values has its types in
-``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the
-shape of ``!T``, ``element`` an element of the value, ``last`` the last of ``!types``, ``constant``
-the type that is written or a boolean, the name of a type that type, any other word the types of
-that field.
+``!types`` or one type for all. ``result`` names the results' types: ``bool`` booleans of the shape
+of ``!T``, ``pair`` two of it, ``element`` an element of the value, ``last`` the last of ``!types``,
+``constant`` the type that is written or a boolean, the name of a type that type, any other word the
+types of that field.
 ``kinds``: types that the first operand (and so its kin) may have. ``rule``: further
 conditions (`rules.rule_faults`). ``engine``: name of the simulator's operation, of those that are
 elementwise.
@@ -135,10 +135,13 @@ _ROWS = (
     *_family("linalg", "matmul batch_matmul", NAMED, "outs", "", "matmul"),
     *_family("linalg", "add sub mul div=realdiv max=maximum min=minimum powf=pow", NAMED, "outs",
              ANY, "#ins = 2; #outs = 1; equal"),
-    *_family("linalg", "exp log sqrt rsqrt tanh erf abs floor ceil negf=neg reciprocal "
+    *_family("linalg", "exp log sqrt rsqrt tanh erf abs floor ceil negf=neg reciprocal square "
              "copy=identity", NAMED, "outs", ANY, "#ins = 1; #outs = 1; equal"),
-    *_row("linalg.generic", f"{{}} {DESTINATION} ?( attrs = @attrs )? {{body ?( -> !result* )?",
-          "generic", "outs"),
+    *_row("linalg.select", NAMED, "#ins = 3; #outs = 1; ins.element = i1; ins.shape = outs.shape",
+          "outs", engine="where3"),
+    *_row("linalg.map", f"?( {{ $combiner }} )? {DESTINATION} ?( (body )?", "map", "outs"),
+    *_row("linalg.generic", "{} ?( ins( %ins* : !ins* ) )? outs( %outs* : !outs* )"
+          " ?( attrs = @attrs )? {body ?( -> !result* )?", "generic", "outs"),
     *_row("linalg.index", "#dim : !result", "result.kind = index; index"),
     # --- tensors
     *_row("tensor.empty", "( %sizes* ) : !result", "static"),
@@ -146,16 +149,17 @@ _ROWS = (
     *_row("tensor.extract", "%value [indices : !value", "#indices = value.rank", "element"),
     *_row("tensor.insert", "%element into %value [indices : !value",
           "#indices = value.rank; %element.kind = value.element", "value"),
-    *_row("tensor.from_elements", "%values* : !result", "#values = result.count"),
-    *_row("tensor.expand_shape",
-          "%value @groups ?( output_shape [sizes )? : !value into !result", RESHAPED),
-    *_row("tensor.collapse_shape", "%value @groups : !value into !result", RESHAPED),
-    *_row("tensor.reshape", "%value ( %shape ) : ( !value , !shape ) -> !result", RESHAPED),
+    *_row("tensor.from_elements", "%values* : !result", "#values = result.count; elements"),
+    *_row("tensor.expand_shape", "%value @groups ?( output_shape [sizes )? : !value into !result",
+          f"{RESHAPED}; groups"),
+    *_row("tensor.collapse_shape", "%value @groups : !value into !result", f"{RESHAPED}; groups"),
+    *_row("tensor.reshape", "%value ( %shape ) : ( !value , !shape ) -> !result",
+          f"{RESHAPED}; shape.count = result.rank"),
     *_row("tensor.extract_slice", f"%value {SLICE} : !value to !result", "slice"),
     *_row("tensor.insert_slice", f"%value into %into {SLICE} : !value into !result", INTO),
     # --- control
-    *_row("scf.for", "^iv = %lower to %upper step %step ?( iter_args ^=inits -> !types* )?"
-          " ?( : !T )? {body", "for", "types"),
+    *_row("scf.for", "?( $sign )? ^iv = %lower to %upper step %step"
+          " ?( iter_args ^=inits -> !types* )? ?( : !T )? {body", "for", "types"),
     *_row("scf.if", "%condition ?( -> !result* )? {then ?( else {else )?",
           "%condition.kind = i1; branches"),
     *(OperationRow(name, YIELD) for name in ("linalg.yield", "scf.yield", "func.return", "return")),
@@ -170,13 +174,18 @@ _ROWS = (
     *_family("spyreop", "sqrt rsqrt sigmoid silu gelu=gelufwd reciprocal", UNARY, "T",
              "half", "T.rank = 0"),
     *_family("spyreop", "softplus", "%a beta #beta threshold #threshold : !T", "T", "half",
-             "T.rank = 0"),
+             "T.rank = 0; softplus"),
     *_family("spyreop", "realdiv", BINARY, "T", "half", "T.rank = 0"),
-    *_family("spyreop", "layernormscale", "%a ?( squares %b )? : !T", "T", "half", "T.rank = 0"),
+    *_row("spyreop.compare", "@predicate %a , %b : !T", "predicate; T.rank = 0", "T", FLOAT),
+    *_row("spyreop.exx2", UNARY, "T.rank = 0", "pair", FLOAT),
+    *_family("spyreop", "layernormscale", "%a ?( squares %b )? : !T", "T", FLOAT, "T.rank = 0"),
+    *_family("spyreop", "layernormnorm", "%a squares %b scale %c weight %d bias %e : !T", "T",
+             FLOAT, "T.rank = 0"),
     *_family("spyreop", "addi32toi32=add muli32toi32=mul", WORDS, "i32", "",
              "%a.kind = i32; %b.kind = i32"),
     *_family("spyreop", "addi64toi64=add", WORDS, "i64", "", "%a.kind = i64; %b.kind = i64"),
-    *_refused("spyreop", "idx32toaddr slice_reduction", "it has no meaning in a text"),
+    *_refused("spyreop", "idx32toaddr slice_reduction topk exx2_fused layernormscale_fused",
+              "it has no meaning in a text"),
     *_refused("ktdf", "*", "texts of this dialect are made after KTIR"),
 )  # fmt: skip
 

@@ -3,9 +3,7 @@ from .collectives import (
     CollectiveRecord as CollectiveRecord,
     Communicator as Communicator,
 )
-from .memory import (
-    join_processes as join_processes,
-)
+from .memory import join_processes as join_processes
 from .transport import (
     CollectiveError as CollectiveError,
     Deadline as Deadline,

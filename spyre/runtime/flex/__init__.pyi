@@ -17,9 +17,7 @@ from .device import (
     devices as devices,
     flex_device_of as flex_device_of,
 )
-from .loaded_kernel import (
-    LoadedKernel as LoadedKernel,
-)
+from .loaded_kernel import LoadedKernel as LoadedKernel
 from .prepare import (
     launch_jobplan as launch_jobplan,
     launch_kernel as launch_kernel,

@@ -17,12 +17,6 @@ from .profile import (
     profile as profile,
     profile_of_recording as profile_of_recording,
 )
-from .roofline import (
-    check_roofline_file as check_roofline_file,
-)
-from .table import (
-    summary_lines as summary_lines,
-)
-from .trace import (
-    modelled_events as modelled_events,
-)
+from .roofline import check_roofline_file as check_roofline_file
+from .table import summary_lines as summary_lines
+from .trace import modelled_events as modelled_events

@@ -25,7 +25,7 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles import FORMATS, PointerArgument, TracedKernel, trace_function
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.lru_cache import LruCache
-from spyre.mlir.tiles import KtirProgram
+from spyre.mlir.tiles import FLOATS, KtirArgument, KtirProgram
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
 from spyre.runtime.program import Role
 from spyre.runtime.run.runs import Run, RunBuffer, RunLaunch, RunOutput
@@ -35,7 +35,8 @@ ELEMENTS = {
     "float16": "f16", "float32": "f32", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
     "int16": "i16", "int8": "i8", "bool": "i1",
 }  # fmt: skip
-HOST_DTYPES = {element: dtype for dtype, element in ELEMENTS.items()} | {"!spyreop.df16": "float16"}
+HOST_DTYPES = {element: dtype for dtype, element in ELEMENTS.items()}
+HOST_DTYPES |= {"!spyreop.df16": "float16", "si32": "int32", "index": "int64"}
 CONSTANTS = "constants"
 MOST_TRACED = 64
 """Kept traces of a session."""
@@ -71,7 +72,7 @@ def bind_arguments(
             raise LaunchError("SPY342", message, expected=expected, found=name)
     for name, argument in arguments.items():
         value, stored = given.get(name), argument.is_stored
-        if isinstance(value, Real):
+        if isinstance(value, Real) and _fits(value, argument):
             numbers[name] = float(value) if isinstance(value, float) else int(value)
         elif argument.is_pointer and isinstance(value, HostTensor):
             pointers[name] = _pointer(name, value, is_stored=stored)
@@ -89,6 +90,12 @@ def bind_arguments(
         if name.startswith("@"):
             pointers[name] = _at_address(name, value)
     return pointers, numbers
+
+
+def _fits(value: Real, argument: KtirArgument) -> bool:
+    """True if a number is one of the argument's type: a fraction is no integer that is used."""
+    is_unused = argument.is_pointer and not (argument.is_read or argument.is_stored)
+    return is_unused or argument.element in (*FLOATS, "float") or float(value).is_integer()
 
 
 def _pointer(name: str, tensor: HostTensor, **others: Any) -> TilePointer:

@@ -18,6 +18,4 @@ from .init_binary import (
     holds_program as holds_program,
     unpack_bundle as unpack_bundle,
 )
-from .spyrecode_file import (
-    SPYRECODE_FILE as SPYRECODE_FILE,
-)
+from .spyrecode_file import SPYRECODE_FILE as SPYRECODE_FILE

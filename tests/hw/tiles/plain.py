@@ -170,7 +170,9 @@ class Tile:
             type_ = fields.get("!T") or fields.get("!result") or fields["!types"][-1]
         name = NAMES.get(name, name)
         with np.errstate(all="ignore"):
-            if name in ("cmpf", "cmpi"):
+            if name == "cmpf":
+                return self._compared(op.fields["predicate"].text, *values)
+            if name == "cmpi":
                 return PREDICATES[op.fields["predicate"].text[-2:]](*values)
             if name == "select":
                 return np.where(*values) if np.ndim(values[0]) else values[1 if values[0] else 2]
@@ -188,6 +190,26 @@ class Tile:
                 return values[0]
             found = (BINARY | UNARY)[name](*(np.asarray(v, SINGLE) for v in values))
         return self.run.rounded(found, type_.scalar)
+
+    def _compared(self, predicate, a, b):
+        """Predicates that begin with u hold where a number is NaN, others do not."""
+        unordered = np.isnan(a) | np.isnan(b)
+        if predicate in ("ord", "uno"):
+            return unordered if predicate == "uno" else ~unordered
+        found = PREDICATES[predicate[-2:]](a, b)
+        return found | unordered if predicate[0] == "u" else found & ~unordered
+
+    def _linalg_map(self, op, names):
+        values = [names[name] for name in op.fields["ins"]]
+        element = op.fields["!outs"][0].element
+        if not op.regions:
+            name = NAMES[op.fields["combiner"].text.partition(".")[2]]
+            with np.errstate(all="ignore"):
+                return self.run.rounded((BINARY | UNARY)[name](*values), element)
+        own = [name for name, _ in op.regions[0].arguments]
+        scope = {**names, **dict(zip(own, values, strict=False))}
+        (found,) = yield from self.block(op.regions[0].body, scope)
+        return found
 
     def _arith_constant(self, op, names):
         type_, text = op.fields["!result"], str(op.fields["value"])

@@ -54,7 +54,8 @@ class RandomProgram:
         self.numbers = np.random.default_rng(self.seed)
         rng = self.rng
         self.tiles = rng.choice([1, 2, 3, 4, 8])
-        self.rows, self.columns = rng.choice([1, 2, 3, 5, 16]), rng.choice([1, 7, 40, 64, 100, 128])
+        self.rows = rng.choice([1, 2, 3, 5, 16, 64])
+        self.columns = rng.choice([1, 7, 40, 64, 100, 128] if self.rows < 64 else [40, 64])
         self.element = rng.choice(["f16", "f16", "f16", "f32"])
         self.lines += ["%id = ktdp.get_compute_tile_id : index"]
         for number in (0, 1, self.rows):
@@ -201,7 +202,7 @@ class RandomProgram:
             self.binary, self.binary, self.unary, self.choose, self.wide, self.sums, self.turned,
             self.sliced, self.inserted, self.single, self.listed, self.reshaped, self.product,
             self.repeated, self.branched, self.rested, self.numbered, self.contracted, self.folded,
-            self.counted, self.integers,
+            self.counted, self.integers, self.mapped, self.masked,
         ]  # fmt: skip
         return self.rng.choice(forms)(values)
 
@@ -222,7 +223,7 @@ class RandomProgram:
 
     def choose(self, values):
         a, b = self.pair(values)
-        sign = self.rng.choice(["olt", "oge", "oeq"])
+        sign = self.rng.choice(["olt", "oge", "oeq", "one", "ugt", "ule", "ueq", "ord"])
         mask = self.emit(f"arith.cmpf {sign}, {a.name}, {b.name} : {a.type}")
         bits = tensor(a.shape, "i1")
         return self.emit(
@@ -249,7 +250,16 @@ class RandomProgram:
             f"{tensor(short, self.element)}) dimensions = [{dim}]",
             short,
         )
+        if self.rng.random() < 0.5:
+            self.store_row(self.emit(f"arith.negf {total.name} : {total.type}", short))
         return self.spread(total.name, total.type, a, dim)
+
+    def store_row(self, value):
+        """Each tile's row of numbers, one behind another."""
+        (n,) = value.shape
+        view = self.view(self.memory(self.tiles * n), (self.tiles * n,), (1,))
+        name, access = self.tile(*view, (self.top(n),), value.shape, (0,))
+        self.lines.append(f"ktdp.store {value.name}, {name} : {value.type}, {access}")
 
     def spread(self, name, type_, a, dim):
         """A row or column over the other dim of tiles like ``a``."""
@@ -494,6 +504,33 @@ class RandomProgram:
         ]
         wide = self.emit(f"tensor.splat {n} : {a.type}")
         return self.emit(f"arith.addf {n}t, {wide.name} : {a.type}", a.shape)
+
+    def mapped(self, values):
+        """linalg.map, by a name or by a body."""
+        (a, b), n = self.pair(values), self.new("n")
+        empty = self.emit(f"tensor.empty() : {a.type}")
+        form = self.rng.choice(["arith.subf", "arith.mulf", ""])
+        body = "" if form else (
+            f"\n  ({n}a: {a.element}, {n}b: {a.element}) {{\n    {n}c = arith.cmpf ult, {n}a, {n}b "
+            f": {a.element}\n    {n}d = arith.select {n}c, {n}b, {n}a : {a.element}\n"
+            f"    linalg.yield {n}d : {a.element}\n  }}"
+        )  # fmt: skip
+        return self.emit(
+            f"linalg.map {f'{{ {form} }} ' if form else ''}ins({a.name}, {b.name} : {a.type}, "
+            f"{b.type}) outs({empty.name} : {a.type}){body}", a.shape,
+        )  # fmt: skip
+
+    def masked(self, values):
+        """A mask of two comparisons, joined."""
+        a, b = self.pair(values)
+        bits = tensor(a.shape, "i1")
+        masks = [
+            self.emit(f"arith.cmpf {sign}, {a.name}, {b.name} : {a.type}").name
+            for sign in ("uge", self.rng.choice(["une", "olt"]))
+        ]
+        name = self.rng.choice(["andi", "ori", "xori"])
+        joined = self.emit(f"arith.{name} {masks[0]}, {masks[1]} : {bits}").name
+        return self.emit(f"arith.select {joined}, {a.name}, {b.name} : {bits}, {a.type}", a.shape)
 
     def integers(self, values):
         """Loaded integers, compared with a table and chosen, as numbers."""

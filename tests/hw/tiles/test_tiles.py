@@ -372,7 +372,9 @@ def test_sticks_rearranged_by_linear_maps(device):
     ^bb0(%p: f16, %q: f16):
       linalg.yield %p : f16
   } -> tensor<8x8xf16>
-  %r = tensor.collapse_shape %b [[0, 1]] : tensor<8x8xf16> into tensor<1x64xf16>""")
+  %c = tensor.collapse_shape %b [[0, 1]] : tensor<8x8xf16> into tensor<64xf16>
+  %r = tensor.expand_shape %c [[0, 1]] output_shape [1, 64] : tensor<64xf16> into
+    tensor<1x64xf16>""")
     x = halves(4, 64)
     (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
     np.testing.assert_array_equal(found, x.reshape(4, 8, 8).transpose(0, 2, 1).reshape(4, 64))
@@ -435,3 +437,139 @@ def test_a_scratchpad_of_no_tile(device):
     )
     with pytest.raises(LaunchError, match="SPY187"):
         run(text, {"x": halves(4, 64), "n": 0}, device)
+
+
+PREDICATES = {
+    "one": lambda x: (x < 1) | (x > 1), "ueq": lambda x: (x == 1) | np.isnan(x),
+    "ugt": lambda x: ~(x <= 1), "uge": lambda x: ~(x < 1), "ult": lambda x: ~(x >= 1),
+    "ule": lambda x: ~(x > 1), "olt": lambda x: x < 1, "une": lambda x: x != 1,
+    "ord": lambda x: ~np.isnan(x), "uno": np.isnan,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
+def test_comparisons_with_nan(predicate):
+    text = of_tile(f"""
+  %one = arith.constant dense<1.0> : tensor<1x64xf16>
+  %m = arith.cmpf {predicate}, %a, %one : tensor<1x64xf16>
+  %zero16 = arith.constant dense<0.0> : tensor<1x64xf16>
+  %r = arith.select %m, %one, %zero16 : tensor<1x64xi1>, tensor<1x64xf16>""")
+    x = np.tile(np.array([0.5, 1, 2, np.nan], np.float16), (4, 16))
+    (found,) = run(text, {"x": x, "n": 0}, Device("ieee", 1), verify=True).outputs
+    np.testing.assert_array_equal(found, PREDICATES[predicate](x.astype(np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("%c = tensor.extract %a[%zero, %zero] : tensor<1x64xf16>\n"
+         "%k = arith.constant 0.0 : f16\n%m = arith.cmpf ogt, %c, %k : f16\n"
+         "%b = arith.negf %a : tensor<1x64xf16>\n"
+         "%r = arith.select %m, %a, %b : tensor<1x64xf16>",
+         lambda x: np.where(x[:, :1] > 0, x, -x)),
+        ("scf.for %i = %zero to %n step %n {\n}\n%r = arith.negf %a : tensor<1x64xf16>",
+         lambda x: -x),
+        ("%k = arith.constant 3.40282347E+38 : f32\n%l = arith.truncf %k : f32 to f16\n"
+         "%s = tensor.splat %l : tensor<1x64xf16>\n"
+         "%r = arith.minimumf %s, %a : tensor<1x64xf16>", lambda x: x),
+        (f'%k = arith.constant dense<"0x{np.arange(64, dtype=np.float16).tobytes().hex()}"> : '
+         "tensor<1x64xf16>\n%r = arith.addf %a, %k : tensor<1x64xf16>",
+         lambda x: (x.astype(np.float32) + np.arange(64)).astype(np.float16)),
+        ("%e = tensor.empty() : tensor<1x64xf16>\n%r = linalg.square ins(%a : tensor<1x64xf16>) "
+         "outs(%e : tensor<1x64xf16>) -> tensor<1x64xf16>",
+         lambda x: (x.astype(np.float32) ** 2).astype(np.float16)),
+        ("%k = arith.constant dense<0.0> : tensor<1x64xf16>\n%b = arith.negf %a : tensor<1x64xf16>"
+         "\n%m = arith.cmpf olt, %a, %k : tensor<1x64xf16>\n%e = tensor.empty() : "
+         "tensor<1x64xf16>\n%r = linalg.select ins(%m, %b, %a : tensor<1x64xi1>, "
+         "tensor<1x64xf16>, tensor<1x64xf16>) outs(%e : tensor<1x64xf16>) -> tensor<1x64xf16>",
+         np.abs),
+        ("%c = arith.constant 0 : i32\n%d = arith.constant 2 : i32\n%s = arith.constant 1 : i32\n"
+         "%r = scf.for unsigned %i = %c to %d step %s iter_args(%t = %a) -> (tensor<1x64xf16>) : "
+         "i32 {\n%u = arith.negf %t : tensor<1x64xf16>\nscf.yield %u : tensor<1x64xf16>\n}",
+         lambda x: x),
+    ],
+)  # fmt: skip
+def test_further_forms(body, expected):
+    x = halves(4, 64)
+    (found,) = run(of_tile(body), {"x": x, "n": 1}, Device("ieee", 1), verify=True).outputs
+    np.testing.assert_array_equal(found, expected(x))
+
+
+INTRINSICS = """#m = affine_map<(i, j) -> (i, j)>
+""" + of_tile("""
+  %e = tensor.empty() : tensor<1x64xf16>
+  %r = linalg.generic {indexing_maps = [#m, #m], iterator_types = ["parallel", "parallel"]}
+    ins(%a : tensor<1x64xf16>) outs(%e : tensor<1x64xf16>) {
+    ^bb0(%p: f16, %q: f16):
+      %two = arith.constant 2.0 : f16
+      BODY
+      linalg.yield %v : f16
+  } -> tensor<1x64xf16>""")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("%c = spyreop.compare <lesserthan> %p, %two : f16\n"
+         "%v = spyreop.select %c, %p, %two : f16", lambda x: np.minimum(x, 2)),
+        ("%s = arith.mulf %p, %p : f16\n%t = arith.addf %s, %two : f16\n"
+         "%v = spyreop.layernormscale %p squares %t : f16", lambda x: 0 * x + 2**-0.5),
+        ("%v = spyreop.layernormnorm %p squares %two scale %p weight %two bias %two : f16",
+         lambda x: (x - 2) * x * 2 + 2),
+    ],
+)  # fmt: skip
+def test_intrinsics(device, body, expected):
+    x = halves(4, 64)
+    text = INTRINSICS.replace("BODY", body)
+    (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
+    np.testing.assert_allclose(found, expected(x.astype(np.float32)), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("mode", ["dl16", "ieee"])
+def test_masks_in_memory(mode):
+    x, device = np.random.default_rng(0).random((4, 64)) < 0.5, Device(mode, 1)
+    negated = "%k = arith.constant dense<true> : tensor<1x64xi1>\n%r = arith.xori %a, %k : "
+    (found,) = run(
+        of_tile(negated + "tensor<1x64xi1>", "i1"), {"x": x, "n": 0}, device, verify=True
+    ).outputs
+    np.testing.assert_array_equal(found, ~x)
+
+
+def test_arguments_that_nothing_uses(device):
+    """An index without use takes an array too; a fraction is no index."""
+    x = halves(4, 64)
+    text = of_tile("%r = arith.negf %a : tensor<1x64xf16>")
+    (found,) = run(text, {"x": x, "n": x}, device).outputs
+    np.testing.assert_array_equal(found, -x)
+    text = of_tile("scf.for %i = %zero to %n step %n {\n}\n%r = arith.negf %a : tensor<1x64xf16>")
+    with pytest.raises(LaunchError, match="SPY342"):
+        run(text, {"x": x, "n": 1.5}, device)
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+def test_numbers_of_rows_that_fill_sticks(device, rows):
+    """A row's number is alone in its stick: it is not computed into the sticks of the output."""
+    text = f"""func.func @f(%x: index, %y: index) {{
+  %zero = arith.constant 0 : index
+  %v = ktdp.construct_memory_view %x, sizes: [{rows}, 64], strides: [64, 1] {{
+    memory_space = #ktdp.memory_space<global>}} : memref<{rows}x64xf16>
+  %w = ktdp.construct_memory_view %y, sizes: [{rows}], strides: [1] {{
+    memory_space = #ktdp.memory_space<global>}} : memref<{rows}xf16>
+  %s = ktdp.construct_access_tile %v[%zero, %zero] {{access_tile_set =
+    affine_set<(a, b) : (a >= 0, -a + {rows - 1} >= 0, b >= 0, -b + 63 >= 0)>}}
+    : memref<{rows}x64xf16> -> !ktdp.access_tile<{rows}x64xindex>
+  %t = ktdp.construct_access_tile %w[%zero] {{access_tile_set =
+    affine_set<(a) : (a >= 0, -a + {rows - 1} >= 0)>}}
+    : memref<{rows}xf16> -> !ktdp.access_tile<{rows}xindex>
+  %a = ktdp.load %s : !ktdp.access_tile<{rows}x64xindex> -> tensor<{rows}x64xf16>
+  %e = tensor.empty() : tensor<{rows}xf16>
+  %b = linalg.reduce {{ arith.maximumf }} ins(%a : tensor<{rows}x64xf16>)
+    outs(%e : tensor<{rows}xf16>) dimensions = [1]
+  %c = arith.negf %b : tensor<{rows}xf16>
+  ktdp.store %c, %t : tensor<{rows}xf16>, !ktdp.access_tile<{rows}xindex>
+  return
+}}
+"""
+    x = halves(rows, 64)
+    (found,) = run(text, {"x": x}, device, verify=True).outputs
+    np.testing.assert_array_equal(found, -x.max(axis=1))

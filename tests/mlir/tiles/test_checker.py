@@ -99,13 +99,35 @@ GENERIC = """%e = tensor.empty() : tensor<512xf16>
     %w = linalg.matmul ins(%k, %k : tensor<1x1xi32>, tensor<1x1xi32>)
       outs(%e : tensor<1x1xi32>)"""),
         ("SPY181", "%w = ktdp.load %x_tile : !ktdp.access_tile<512xindex> -> tensor<512xf32>"),
+        ("SPY184", "%w = tensor.expand_shape %a [[0], [1]] output_shape [8, 64] : tensor<512xf16> "
+                   "into tensor<8x64xf16>"),
+        ("SPY184", "%w = tensor.expand_shape %a [[0, 1]] output_shape [4, 128] : tensor<512xf16> "
+                   "into tensor<8x64xf16>"),
+        ("SPY181", "%w = tensor.from_elements %first : tensor<1xf16>"),
+        ("SPY181", """%e = tensor.empty() : tensor<512xf16>
+    %w = linalg.add ins(%a, %b : tensor<512xf16>, tensor<512xf16>)
+      outs(%e : tensor<512xf16>) -> tensor<64xf16>"""),
+        ("SPY182", """%e = tensor.empty() : tensor<512xf16>
+    %w = linalg.map { arith.addi } ins(%a, %b : tensor<512xf16>, tensor<512xf16>)
+      outs(%e : tensor<512xf16>)"""),
+        ("SPY115", "%w = arith.constant 300 : i8"),
+        ("SPY182", "%w = arith.constant dense<1.5> : tensor<4xi32>"),
+        ("SPY182", "%w = arith.constant 1 : f16"),
+        ("SPY183", "scf.yield %a : tensor<512xf16>"),
+        ("SPY187", """%w = arith.constant 1.0 : f16
+    %s = spyreop.softplus %w beta 0.0 threshold 20.0 : f16"""),
+        ("SPY187", """%w = arith.constant 1.0 : f16
+    %s = spyreop.compare <below> %w, %w : f16"""),
+        ("SPY182", """%e = tensor.empty() : tensor<f32>
+    %w = linalg.reduce { arith.addf } ins(%a : tensor<512xf16>) outs(%e : tensor<f32>)
+      dimensions = [0]"""),
         ("SPY181", """%w = arith.extf %a : tensor<512xf16> to tensor<512xf32>
     ktdp.store %w, %z_tile : tensor<512xf32>, !ktdp.access_tile<512xindex>"""),
     ],
 )  # fmt: skip
 def test_further_findings(code, line):
     text = (EXAMPLES / "add.ktir").read_text().replace(SUM, f"{SUM}\n    {line}")
-    (found,) = findings_of(text)
+    found, *_ = findings_of(text)
     assert found.code == code
     assert found.location.line > text[: text.index(SUM)].count("\n") + 1
 
@@ -120,3 +142,49 @@ def test_forms_of_the_intrinsics():
     text = (EXAMPLES / "add.ktir").read_text().replace(SUM, f"{SUM}\n    {line}")
     assert findings_of(text) == ()
     assert str(load_ktir(str(load_ktir(text)))) == str(load_ktir(text))
+
+
+DELIVERED = """func.func @f() attributes {grid = [2]} {
+  %k = arith.constant dense<0.0> : tensor<4xf16>
+  %f = ktdp.inter_tile_produce producer_tiles_per_group = affine_set<(i)[g] : (i - g == 0)>
+    -> !ktdp.tile_future<(tensor<4xf16>), groups = affine_set<(g) : (g >= 0, -g + 1 >= 0)>> {
+    ^bb0(%g: index):
+      ktdp.yield_partial %k : tensor<4xf16>
+  }
+  %r = ktdp.inter_tile_reduce(%f) consumer_tiles_per_group = affine_set<(i)[g] : (i - g == 0)>,
+    identity(%k : tensor<4xf16>) : !ktdp.tile_future<(tensor<4xf16>),
+    groups = affine_set<(g) : (g >= 0, -g + 1 >= 0)>> -> tensor<4xf16> {
+    ^bb0(%p: tensor<4xf16>, %q: tensor<4xf16>):
+      ktdp.yield_reduced %p : tensor<4xf16>
+  }
+  return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "old", "new"),
+    [
+        ("SPY183", ",\n    identity(%k : tensor<4xf16>)", ""),
+        ("SPY181", "-> tensor<4xf16> {\n    ^bb0(%p", "-> tensor<2xf16> {\n    ^bb0(%p"),
+        ("SPY134", "groups = affine_set<(g) : (g >= 0, -g + 1 >= 0)>> ->", "groups = #none> ->"),
+    ],
+)
+def test_deliveries(code, old, new):
+    assert findings_of(DELIVERED) == ()
+    assert old in DELIVERED
+    assert code in [found.code for found in findings_of(DELIVERED.replace(old, new))]
+
+
+def test_a_function_is_defined_once():
+    function = "func.func @a() {\n  return\n}\n"
+    assert [found.code for found in findings_of(function * 2)] == ["SPY133"]
+
+
+def test_a_declaration_is_no_function_to_run():
+    program = load_ktir("func.func private @g(index, tensor<4xf16>) -> tensor<4xf16>\n"
+                        "func.func @a(%n: index {a.b = 1 : i64}) {\n  return\n}\n")  # fmt: skip
+    assert program.check() == ()
+    assert [*program.functions] == ["a"]
+    assert load_ktir(str(program)) == program
+    assert "{a.b = 1 : i64}" in str(program)

@@ -88,6 +88,10 @@ def test_every_row_has_a_form_or_a_reason(name):
         "%r = scf.for %i = %n to %n step %n iter_args(%a = %n) -> (index) {\n"
         "    scf.yield %a : index\n  }",
         "scf.for %i = %n to %n step %n : index {\n  }",
+        "scf.for unsigned %i = %n to %n step %n : index {\n  }",
+        "%e = tensor.empty() {a = @f::@g, b = dense<1> : tensor<2xi64>, c = 1.0 : f64}"
+        " : tensor<f32>",
+        "%c = arith.constant 3.40282347E+38 : f32",
         "%c = arith.cmpi slt, %n, %n : index\n  scf.if %c {\n  } else {\n  }",
         "%e = tensor.empty() : tensor<4xf16>\n  %x = tensor.extract_slice %e[0] [2] [1] :"
         " tensor<4xf16> to tensor<2xf16>",
@@ -111,6 +115,7 @@ def test_a_line(line):
         ("(" * 200, "SPY116", (1, 101)),
         ("#m = affine_map<(d0) -> (" + "-" * 50_000 + "d0)>", "SPY116", (1, 50_026)),
         (FUNCTION.format("", '"test.op() : () -> ()'), "SPY104", (2, 1)),
+        (FUNCTION.format("", "%a#1 = arith.constant 1 : index"), "SPY102", (2, 1)),
     ],
 )  # fmt: skip
 def test_a_wrong_text(text, code, place):
