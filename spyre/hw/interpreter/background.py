@@ -167,7 +167,7 @@ class BackgroundCompiler:
             if process.poll() is None and wanted & names:
                 begin = time.monotonic()
                 end = _until_ended(process, begin + self.wait_budget_seconds)
-                for _ in compile_progress().elsewhere(end, len(names)):
+                for _ in compile_progress().kernels(end):
                     pass
                 self.wait_budget_seconds -= time.monotonic() - begin
                 if self.wait_budget_seconds <= 0:
