@@ -26,27 +26,11 @@ from spyre.hw.kernels.progress import compile_progress
 from spyre.interrupts import interrupts
 
 DRIVER = "driver"
-COMPILE_SECONDS = {
-    "elementwise": 11.0,
-    TRANSFER: 6.5,
-    "reduction": 5.2,
-    "matmul": 3.8,
-    DRIVER: 3.0,
-    "packed_matmul": 2.6,
-    "chunk_reduction": 2.2,
-    "requantize": 1.8,
-    "chunk_matmul": 1.8,
-    "topk": 1.6,
-    "windowing": 1.2,
-    "converting": 1.2,
-    "restickify": 1.1,
-    "copying": 1.1,
-    "moving": 0.8,
-    "fusion": 0.2,
-}
-"""Processor time, as measured once, of every kernel, the copies and the driver of both."""
-JOBS = tuple(sorted((*tb.KERNELS, TRANSFER, DRIVER), key=COMPILE_SECONDS.__getitem__, reverse=True))
-"""Their names, the longest first."""
+_SECONDS = {"elementwise": 11.0, TRANSFER: 6.5, "reduction": 5.2, "matmul": 3.8, DRIVER: 3.0}
+_OTHER_SECONDS = 1.4
+"""Processor time of a compilation, as measured once: of those that take long, and of any other."""
+JOBS = tuple(sorted((*tb.KERNELS, TRANSFER, DRIVER), key=lambda name: -_SECONDS.get(name, 0)))
+"""Names of all kernels, of the copies and of the driver of both; the longest compilations first."""
 _WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
 _POLL_SECONDS = 0.2
 """Longest delay of Ctrl-C."""
@@ -138,7 +122,7 @@ def _begins(names: Sequence[str], workers: int) -> list[float]:
     begins, free = [], [0.0] * workers
     for name in names:
         begins.append(heapq.heappop(free))
-        heapq.heappush(free, begins[-1] + COMPILE_SECONDS[name])
+        heapq.heappush(free, begins[-1] + _SECONDS.get(name, _OTHER_SECONDS))
     return [*begins, max(free)]
 
 
