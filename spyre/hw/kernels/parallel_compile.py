@@ -63,8 +63,7 @@ def compile_together(names: Iterable[str]) -> None:
         missing = missing_of(names)
         if len(missing) > 1 and processes() > 1:
             with _turn():  # others may have compiled some of them meanwhile
-                for _ in compiled_elsewhere([*missing_of(missing), DRIVER]):
-                    pass
+                compile_missing([*missing, DRIVER])
     _compile_here(missing_of(missing))
 
 

@@ -27,13 +27,10 @@ _TICK_SECONDS = 0.1
 
 
 class CompileProgress:
-    """Compilations of this process; a thread writes lines while they last.
-
-    ``hint``: the end of the last line.
-    """
+    """Compilations of this process; a thread writes lines while they last."""
 
     def __init__(self) -> None:
-        self.hint = "; spyre warm compiles those of all programs"
+        self.hint = "; spyre warm compiles those of all programs"  # the end of the last line
         self._lock = threading.Lock()
         self._reported_background = False
         self._start_again()
@@ -74,7 +71,7 @@ class CompileProgress:
             if not self._depth and self._last - self._begin >= SILENT_SECONDS:
                 _write("", on_file=False)  # the program's own lines follow
 
-    def kernels(self, names: Iterable[str], begins: Sequence[float] = ()) -> Iterator[str]:
+    def kernels(self, names: Iterable[str], begins: Sequence[float]) -> Iterator[str]:
         """Yield ``names`` of kernels as the compilation of each begins; lines show how many have.
 
         ``begins``: seconds at which an idle machine begins each, and the end of the last.
@@ -129,15 +126,13 @@ class CompileProgress:
         seconds = f"{now - self._begin:.0f} s"
         if not self._name:
             return f"compiling kernels: {seconds}"
-        count = max(len(self._begins) - 1, self._done + 1)
         left = self._left(now)
         rest = f", about {left:.0f} s left" if left >= 1 else ""
-        return f"compiling kernels: {self._done + 1} of {count} ({self._name}), {seconds}{rest}"
+        number = f"{self._done + 1} of {len(self._begins) - 1}"
+        return f"compiling kernels: {number} ({self._name}), {seconds}{rest}"
 
     def _left(self, now: float) -> float:
         """Return the seconds until all are compiled, if this machine stays as slow as until now."""
-        if len(self._begins) < self._done + 2:
-            return 0.0
         this, following = self._begins[self._done : self._done + 2]
         slowness = (self._begun - self._since) / this if this else 1.0
         if following:  # it has not begun yet
