@@ -272,13 +272,12 @@ def test_an_output_that_no_execute_writes(tmp_path: Path):
 
 def scattered(shape: tuple[int, int], every: int) -> np.ndarray:
     """True but for one of ``every`` elements, anywhere."""
-    return (
-        np.random.default_rng(0).permutation(np.arange(np.prod(shape)) % every).reshape(shape) > 0
-    )
+    steps = np.random.default_rng(0).permutation(np.arange(np.prod(shape)) % every)
+    return steps.reshape(shape) > 0
 
 
 def test_a_map_is_shown_where_a_part_is_right():
-    """From 90 % of wrong elements: a part of the rows, the columns or both is right for the most."""
+    """Though 90 % of the elements are wrong: some rows, columns or a rectangle are right."""
     one_core, one_column, few_rows = (scattered((64, 128), 20) for _ in range(3))
     one_core[8:16, 16:32] = False
     one_column[:, 6:8] = False
