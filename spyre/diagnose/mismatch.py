@@ -16,9 +16,9 @@ Float64Array = npt.NDArray[np.float64]
 # --- text -------------------------------------------------------------------------------------
 
 NEARLY_ALL = 0.9
-"""Share of wrong elements from which a map shows nothing, unless a part of the tile is right."""
 _PARTS = ((16, 1), (1, 64), (8, 8))
-"""Blocks, [rows, columns], that are such parts if most of their elements are right."""
+"""From this share of wrong elements a map shows nothing, unless most of a part, as many [rows,
+columns] of them, is right."""
 _SHADES = ".123456789#"
 """Share of wrong elements, in tenths: none, …, all."""
 

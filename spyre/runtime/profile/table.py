@@ -341,7 +341,7 @@ def reuse_text(row: ProfileRow) -> str:
     """Return LX bytes per byte over the memory interface; "-" without LX traffic."""
     if not row.lx_bytes:
         return "-"
-    return "all LX" if row.lx_reuse is None else f"{row.lx_reuse:.2g}×"
+    return "all LX" if row.lx_reuse is None else f"{float(f'{row.lx_reuse:.2g}'):g}×"
 
 
 def imbalance_text(imbalance: float | None) -> str:
