@@ -223,9 +223,7 @@ class Deviation:
         if self.number < 0:
             return f"{self.left_out} is never executed, and output {self.value} is wrong"
         if self.location.core is None:
-            return (
-                f"no execute writes output {self.value} where it is wrong; last is {self.operation}"
-            )
+            return f"no execute writes {self.value} where it is wrong; last is {self.operation}"
         if self.left_out:
             head = f"{self.left_out} is never executed; the first execute that is wrong by that"
         elif self.is_of_output:

@@ -266,7 +266,7 @@ def test_an_output_that_no_execute_writes(tmp_path: Path):
     found = spyre.first_wrong(wrong, plain_softmax)
     assert found is not None
     assert (found.number, found.location.sdsc) == (4, "sdsc_4.json")
-    message = "no execute writes output arg_1 where it is wrong; last is realdiv"
+    message = "no execute writes arg_1 where it is wrong; last is realdiv"
     assert found.to_finding().message == message
 
 
