@@ -89,11 +89,8 @@ class CompileProgress:
         """Write, once, that a background process compiles kernels."""
         if not self._reported_background:
             self._reported_background = True
-            _write(
-                "compiling kernels in the background; small programs are interpreted meanwhile "
-                "(spyre warm compiles all)",
-                last=True,
-            )
+            text = "interpreted while kernels compile in the background (spyre warm compiles all)"
+            _write(text, last=True)
 
     def wait(self) -> None:
         """Wait until the last line is written."""
