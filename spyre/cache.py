@@ -8,6 +8,7 @@ that another user may have written: there are pickles and machine code (docs/sec
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -37,9 +38,9 @@ def writable_directory(name: str) -> Path | None:
         require_trusted(directory)
         if os.access(directory, os.W_OK | os.X_OK):
             return directory
-        warn_uncached("not writable")
+        warn_uncached(os.strerror(errno.EACCES))
     except OSError as error:
-        warn_uncached(str(error))
+        warn_uncached(error.strerror or str(error))
     return None
 
 
@@ -60,8 +61,8 @@ def read_kept(path: str | os.PathLike[str]) -> bytes:
 def warn_uncached(reason: str) -> None:
     """Warn once per reason that kernels are not cached."""
     warnings.warn(
-        f"compiled kernels cannot be kept ({reason}): every process compiles them again; "
-        f"set {config.CACHE_DIR.name} to a directory that only you may write to",
+        f"compiled kernels cannot be kept in {config.cache_directory()} ({reason}): every process "
+        f"compiles them; set {config.CACHE_DIR.name} to a directory that only you may write to",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -48,6 +48,25 @@ def test_directories_are_made_for_this_user_alone(tmp_path):
     make_directories(tmp_path / "a" / "b")  # there already
 
 
+@root_only
+def test_a_cache_of_root_is_one_warning_for_another_user(tmp_path):
+    """Of all its directories, in plain words: no line of the package's source."""
+    tmp_path.chmod(0o755)
+    code = (
+        f"import os; os.chmod({str(tmp_path)!r}, 0o555)\n"
+        "from spyre.cli.entry import run_process\nfrom spyre.cache import writable_directory\n"
+        f"os.setuid({OTHER_USER})\n"
+        "run_process(lambda: sum(writable_directory(name) is not None for name in 'ab'))"
+    )
+    environment = {**os.environ, "SPYRE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stderr.startswith(f"warning: compiled kernels cannot be kept in {tmp_path}/cache")
+    assert "(Permission denied)" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("mode", "is_trusted"),
     [(0o700, True), (0o755, True), (0o775, False), (0o757, False), (0o777, False), (0o1777, False)],

@@ -455,9 +455,8 @@ def warm(options: WarmOptions) -> int:
     """
     ready: dict[str, int] = {}
     if not options.path:
-        for name in warm_kernels():
-            ready[name] = 1
-            _print(options, f"compiling or loading {name}")
+        ready = dict.fromkeys(warm_kernels(), 1)
+        _print(options, f"{len(ready)} kernels are ready")
     device = make_device(options, options.sanitize)
     warm_transfers(device)
     warm_driver(device)

@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
@@ -46,6 +47,7 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     """
     # Imports make some hundred thousand objects that all stay; looking at them takes time.
     gc.set_threshold(COLLECT_AFTER, 50, 50)
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # no line of our source
     try:
         code = main()
     except SystemExit as left:  # of argparse

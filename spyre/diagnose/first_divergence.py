@@ -222,6 +222,8 @@ class Deviation:
     def _message(self) -> str:
         if self.number < 0:
             return f"{self.left_out} is never executed, and output {self.value} is wrong"
+        if self.location.core is None:
+            return f"no execute writes {self.value} where it is wrong; last is {self.operation}"
         if self.left_out:
             head = f"{self.left_out} is never executed; the first execute that is wrong by that"
         elif self.is_of_output:
@@ -498,11 +500,11 @@ class FirstDivergence:
                 verdict.sdsc, last, writer.core, name, None, writer.tile, source
             )
             suspicion = _suspicion(self.executes, last)
-        elif self.left_out:
+        else:  # no execute writes them; named is one that is left out, or the last
             index, suspicion = tuple(indices[0].tolist()), None
-            location = DeviceLocation(self.left_out, tensor=name)
-        else:
-            return
+            number = None if self.left_out else next(reversed(self.verdicts), None)
+            sdsc = self.left_out if number is None else self.verdicts[number].sdsc
+            location = DeviceLocation(sdsc, number, tensor=name)
         self.found = Deviation(
             location,
             self.verdicts[location.execute].operation if location.execute is not None else "",

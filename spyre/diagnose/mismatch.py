@@ -15,14 +15,16 @@ Float64Array = npt.NDArray[np.float64]
 
 # --- text -------------------------------------------------------------------------------------
 
-NEARLY_ALL = 0.97
-"""Share of wrong elements from which a map would show nothing."""
+NEARLY_ALL = 0.9
+_PARTS = ((16, 1), (1, 64), (8, 8))
+"""From this share of wrong elements a map shows nothing, unless most of a part, as many [rows,
+columns] of them, is right."""
 _SHADES = ".123456789#"
 """Share of wrong elements, in tenths: none, …, all."""
 
 
 def map_lines(deviation: Deviation) -> list[str]:
-    """A character per core and per block of the wrong tile; one line if nearly all is wrong."""
+    """A character per core and per block of the wrong tile; one line if it is wrong everywhere."""
     shares = deviation.by_core
     loops = f", loop indices {deviation.location.loop_indices}"
     where = loops if deviation.location.loop_indices else ""
@@ -30,8 +32,9 @@ def map_lines(deviation: Deviation) -> list[str]:
     of = f"execute {deviation.number}{where}"
     if deviation.is_of_output:
         of = f"output {deviation.value}"
-    if (share := float(deviation.wrong.mean())) >= NEARLY_ALL:
-        return [f"mismatch of {of}: {share:.0%} of the elements are wrong"]
+    worst = min(_wrong_shares(deviation, *blocks).min() for blocks in _PARTS)
+    if (share := float(deviation.wrong.mean())) >= NEARLY_ALL and worst >= 0.5:
+        return [f"mismatch of {of}: {share:.0%} of the elements are wrong, everywhere"]
     lines = [f"mismatch map of {of} ('.' right, '#' all wrong)"]
     if not deviation.is_of_output:
         lines.append(f"  {cores}: {''.join(map(_shade, shares.values()))}")

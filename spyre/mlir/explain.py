@@ -79,7 +79,8 @@ def _dim(op: Operation, dim: str) -> str:
 def _tensor(op: Operation, tensor: Tensor) -> str:
     area = footprint(op, tensor)
     memory = f"{tensor.component.value.upper()} {tensor.data_format} [{_layout(tensor, area)}]"
-    size = f"{area.allocation_bytes} B ({area.allocation_bytes // STICK_BYTES} sticks)"
+    sticks = area.allocation_bytes // STICK_BYTES
+    size = f"{area.allocation_bytes} B ({sticks} stick{'s' * (sticks != 1)})"
     facts = f"{memory}, {size}, {area.span_bytes} B per core, {_starts(tensor)}"
     notes = "".join(f"; {note}" for note in _notes(op, tensor))
     return f"{_use(op, tensor)} {tensor.name} ({tensor.role}): {facts}{notes}"

@@ -17,11 +17,14 @@ import spyre
 from qa.conformance.cases import find_cases
 from qa.conformance_compiled.real_functions import read_function
 from spyre.cli.run import main
+from spyre.diagnose import map_lines
+from spyre.diagnose.first_divergence import Deviation
 from spyre.diagnose.tiles import (
     ReferenceValue,
     find_paths,
     tile_layouts,
 )
+from spyre.errors import DeviceLocation
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
@@ -252,6 +255,47 @@ def test_an_intermediate_that_nobody_has_written(tmp_path: Path):
     finding = found.to_finding()
     assert "sum reads sticks of Tensor0 that have not been written" in finding.message
     assert finding.found == "no execute that writes it"
+
+
+def test_an_output_that_no_execute_writes(tmp_path: Path):
+    wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
+    module = wrong / "bundle.mlir"
+    *others, last = module.read_text().split("sdscbundle.sdsc_execute")
+    last = last.replace("%arg_1", "%arg_0")
+    module.write_text("sdscbundle.sdsc_execute".join([*others, last]))
+    found = spyre.first_wrong(wrong, plain_softmax)
+    assert found is not None
+    assert (found.number, found.location.sdsc) == (4, "sdsc_4.json")
+    message = "no execute writes arg_1 where it is wrong; last is realdiv"
+    assert found.to_finding().message == message
+
+
+def scattered(shape: tuple[int, int], every: int) -> np.ndarray:
+    """True but for one of ``every`` elements, anywhere."""
+    steps = np.random.default_rng(0).permutation(np.arange(np.prod(shape)) % every)
+    return steps.reshape(shape) > 0
+
+
+def test_a_map_is_shown_where_a_part_is_right():
+    """Though 90 % of the elements are wrong: some rows, columns or a rectangle are right."""
+    one_core, one_column, few_rows = (scattered((64, 128), 20) for _ in range(3))
+    one_core[8:16, 16:32] = False
+    one_column[:, 6:8] = False
+    few_rows[4:8] = False
+    shown = (one_core, one_column, few_rows, scattered((64, 128), 8))
+    place = DeviceLocation("sdsc_0.json", 0, 0, "Tensor1")
+    for wrong, is_shown in (
+        *((each, True) for each in shown),
+        *((scattered((64, 128), every), False) for every in (12, 20, 8192)),
+        (np.ones((1, 3), bool), False),
+    ):
+        cores = np.zeros(wrong.shape, np.int64)
+        found = Deviation(place, "abs", False, "y", ("mb", "out"), wrong, cores, 0.0, 1.0)
+        first, *rest = map_lines(found)
+        assert first.startswith("mismatch map") == bool(rest) == is_shown
+        if not is_shown:
+            share = f"{wrong.mean():.0%} of the elements are wrong, everywhere"
+            assert first == f"mismatch of execute 0: {share}"
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -527,18 +527,18 @@ def warm_program(
             compile_together([TRANSFER, *(KERNEL_NAMES[kind] for kind in linked.code.kinds)])
 
 
-def warm_kernels() -> Iterator[str]:
-    """Compile or load every kernel; yields the name of each when it is started.
+def warm_kernels() -> tuple[str, ...]:
+    """Compile or load every kernel, the copies and the driver; return their names.
 
     If compiled kernels can be cached, one process per CPU compiles some of them; this process loads
     them afterwards, and compiles those that failed.
     """
-    from spyre.hw.kernels.parallel_compile import JOBS, compile_job, compiled_elsewhere, processes
+    from spyre.hw.kernels.parallel_compile import JOBS, compile_job, compile_missing
+    from spyre.hw.kernels.progress import compile_progress
 
-    is_alone = processes() == 1
-    if not is_alone:
-        yield from compiled_elsewhere(JOBS)
+    compile_progress().hint = ""
+    compile_missing(JOBS)
     for name in JOBS:
-        if is_alone:
-            yield name
         compile_job(name)
+    compile_progress().wait()
+    return JOBS

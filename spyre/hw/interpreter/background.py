@@ -166,9 +166,8 @@ class BackgroundCompiler:
         for process, names in self._started.items():
             if process.poll() is None and wanted & names:
                 begin = time.monotonic()
-                end = _until_ended(process, begin + self.wait_budget_seconds)
-                for _ in compile_progress().elsewhere(end, len(names)):
-                    pass
+                with compile_progress().compiling():
+                    _wait_for(process, begin + self.wait_budget_seconds)
                 self.wait_budget_seconds -= time.monotonic() - begin
                 if self.wait_budget_seconds <= 0:
                     process.terminate()
@@ -202,12 +201,11 @@ def _start(names: Iterable[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def _until_ended(process: subprocess.Popen[bytes], latest: float) -> Iterator[str]:
-    """End once the process has ended or it is ``latest`` on the monotonic clock; yields nothing."""
+def _wait_for(process: subprocess.Popen[bytes], latest: float) -> None:
+    """Wait until the process has ended or it is ``latest`` on the monotonic clock."""
     while process.poll() is None and time.monotonic() < latest:
         time.sleep(_POLL_SECONDS)
         interrupts.poll()
-    yield from ()
 
 
 # --- interpreting -----------------------------------------------------------------------------

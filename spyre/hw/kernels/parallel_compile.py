@@ -7,6 +7,7 @@ from which this process loads the kernels; it compiles those that failed when th
 from __future__ import annotations
 
 import fcntl
+import heapq
 import os
 import select
 import subprocess
@@ -25,7 +26,10 @@ from spyre.hw.kernels.progress import compile_progress
 from spyre.interrupts import interrupts
 
 DRIVER = "driver"
-JOBS = (*tb.KERNELS, TRANSFER, DRIVER)
+_SECONDS = {"elementwise": 11.0, TRANSFER: 6.5, "reduction": 5.2, "matmul": 3.8, DRIVER: 3.0}
+_OTHER_SECONDS = 1.4
+"""Processor time of a compilation, as measured once: of those that take long, and of any other."""
+JOBS = tuple(sorted((*tb.KERNELS, TRANSFER, DRIVER), key=lambda name: -_SECONDS.get(name, 0)))
 """Names of all kernels, of the copies and of the driver of both; the longest compilations first."""
 _WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
 _POLL_SECONDS = 0.2
@@ -54,13 +58,13 @@ def processes() -> int:
 
 
 def compile_together(names: Iterable[str]) -> None:
-    """If several of ``names`` are not ready, compile them and the driver in worker processes."""
+    """Compile those of ``names`` that are missing; several and the driver in worker processes."""
     with _compiling:
         missing = missing_of(names)
         if len(missing) > 1 and processes() > 1:
             with _turn():  # others may have compiled some of them meanwhile
-                for _ in compiled_elsewhere([*missing_of(missing), DRIVER]):
-                    pass
+                compile_missing([*missing, DRIVER])
+    _compile_here(missing_of(missing))
 
 
 MAX_WAIT_SECONDS = 60.0
@@ -102,8 +106,23 @@ def compile_missing(names: Iterable[str]) -> None:
         for _ in compiled_elsewhere(missing):
             pass
     else:
-        for name in missing:
+        _compile_here(missing)
+
+
+def _compile_here(names: Sequence[str]) -> None:
+    """Compile ``names`` one after the other in this process."""
+    if names:
+        for name in compile_progress().kernels(names, _begins(names, 1)):
             compile_job(name)
+
+
+def _begins(names: Sequence[str], workers: int) -> list[float]:
+    """Return when each of ``names`` begins and the last ends on idle CPUs, in seconds."""
+    begins, free = [], [0.0] * workers
+    for name in names:
+        begins.append(heapq.heappop(free))
+        heapq.heappush(free, begins[-1] + _SECONDS.get(name, _OTHER_SECONDS))
+    return [*begins, max(free)]
 
 
 def compiled_elsewhere(names: Sequence[str]) -> Iterator[str]:
@@ -112,7 +131,8 @@ def compiled_elsewhere(names: Sequence[str]) -> Iterator[str]:
     Each process takes the number of its next job from a shared pipe. All have ended at the return.
     """
     numbers, numbers_end = os.pipe()
-    os.write(numbers_end, bytes(sorted(map(JOBS.index, names))))
+    names = sorted(names, key=JOBS.index)
+    os.write(numbers_end, bytes(map(JOBS.index, names)))
     os.close(numbers_end)
     begun, begun_end = os.pipe()
     workers: list[subprocess.Popen[bytes]] = []
@@ -121,7 +141,8 @@ def compiled_elsewhere(names: Sequence[str]) -> Iterator[str]:
             workers += [_worker(numbers, begun_end)]
         os.close(begun_end)
         begun_end = -1
-        yield from compile_progress().elsewhere(_lines(begun), len(names))
+        begins = _begins(names, len(workers))
+        yield from compile_progress().kernels(_lines(begun), begins)
     finally:
         for worker in workers:
             worker.kill()

@@ -7,10 +7,11 @@ Compilations that take less than a second in all are not shown, and SPYRE_PROGRE
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -29,6 +30,7 @@ class CompileProgress:
     """Compilations of this process; a thread writes lines while they last."""
 
     def __init__(self) -> None:
+        self.hint = "; spyre warm compiles those of all programs"  # the end of the last line
         self._lock = threading.Lock()
         self._reported_background = False
         self._start_again()
@@ -38,9 +40,10 @@ class CompileProgress:
         self._lock = threading.Lock()
         self._depth = 0  # compilations that have begun and not ended
         self._begin = self._last = 0.0
-        self._kinds = ""
-        self._done, self._wanted = 0, 0
-        self._is_watched = False
+        self._name, self._done = "", 0  # the kernel begun last, and how many were before
+        self._since = self._begun = 0.0  # when the first and that one began
+        self._begins: Sequence[float] = ()
+        self._watcher: threading.Thread | None = None
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
@@ -54,78 +57,84 @@ class CompileProgress:
     def _enter(self) -> None:
         with self._lock:
             self._depth += 1
-            if not self._is_watched:
-                self._is_watched = True
+            if self._watcher is None:
                 self._begin = time.monotonic()
-                threading.Thread(target=self._watch, name="spyre-progress", daemon=True).start()
+                self._watcher = threading.Thread(
+                    target=self._watch, name="spyre-progress", daemon=True
+                )
+                self._watcher.start()
 
     def _leave(self) -> None:
         with self._lock:
             self._depth -= 1
             self._last = time.monotonic()
+            if not self._depth and self._last - self._begin >= SILENT_SECONDS:
+                _write("", on_file=False)  # the program's own lines follow
 
-    def elsewhere(self, names: Iterable[str], count: int) -> Iterator[str]:
-        """Yield ``names`` of the ``count`` kernels that other processes compile, as each begins."""
+    def kernels(self, names: Iterable[str], begins: Sequence[float]) -> Iterator[str]:
+        """Yield ``names`` of kernels as the compilation of each begins; lines show how many have.
+
+        ``begins``: seconds at which an idle machine begins each, and the end of the last.
+        """
         with self.compiling():
+            self._since, self._begins = time.monotonic(), begins
             try:
                 for done, name in enumerate(names):
-                    self._kinds, self._done, self._wanted = f" ({name})", done, count
+                    self._name, self._done, self._begun = name, done, time.monotonic()
                     yield name
             finally:
-                self._kinds, self._wanted = "", 0
+                self._name, self._begins = "", ()
 
     def report_background(self) -> None:
         """Write, once, that a background process compiles kernels."""
         if not self._reported_background:
             self._reported_background = True
-            _write(
-                "compiling kernels in the background; small programs are interpreted meanwhile "
-                "(spyre warm compiles all)",
-                last=True,
-            )
+            text = "interpreted while kernels compile in the background (spyre warm compiles all)"
+            _write(text, last=True)
 
-    def numbered(self, kinds: Iterable[int]) -> Iterator[int]:
-        """Yield ``kinds``; lines written meanwhile show how many of them are done."""
-        wanted = list(kinds)
-        try:
-            for done, kind in enumerate(wanted):
-                self._done, self._wanted = done, len(wanted)
-                yield kind
-        finally:
-            self._wanted = 0
+    def wait(self) -> None:
+        """Wait until the last line is written."""
+        if watcher := self._watcher:
+            watcher.join()
 
     def _watch(self) -> None:
         """Write lines until nothing has been compiled for `IDLE_SECONDS`."""
         written = 0.0
         while True:
             time.sleep(_TICK_SECONDS)
-            now = time.monotonic()
             with self._lock:
+                now = time.monotonic()
                 if not self._depth and now - self._last > IDLE_SECONDS:
-                    self._is_watched = False
+                    self._watcher = None
                     break
-            if now - self._begin < SILENT_SECONDS:
-                continue
-            seconds = now - self._begin
-            is_due = not written or now - written >= REPEAT_SECONDS
-            written = now if is_due else written
-            _write(self._text(seconds), on_file=is_due)
+                if self._depth and now - self._begin >= SILENT_SECONDS:
+                    is_due = not written or now - written >= REPEAT_SECONDS
+                    written = now if is_due else written
+                    _write(self._text(now), on_file=is_due)
         if written:
             seconds = self._last - self._begin
             directory = config.cache_directory()
             is_kept = os.access(directory, os.W_OK)
             place = f"kept in {directory}" if is_kept else f"not kept: {directory} is not writable"
-            _write(f"kernels compiled in {seconds:.0f} s, {place}", last=True)
+            _write(f"kernels compiled in {seconds:.0f} s, {place}{self.hint}", last=True)
 
-    def _text(self, seconds: float) -> str:
-        """How many kernels of the program are compiled, and the time they took and will take."""
-        hint = "spyre warm compiles those of all programs"
-        if not self._wanted:
-            return f"compiling kernels: {seconds:.0f} s ({hint})"
-        left = seconds / self._done * (self._wanted - self._done) if self._done else 0.0
+    def _text(self, now: float) -> str:
+        """Return a line: how many kernels are compiled, the time they took and will take."""
+        seconds = f"{now - self._begin:.0f} s"
+        if not self._name:
+            return f"compiling kernels: {seconds}"
+        left = self._left(now)
         rest = f", about {left:.0f} s left" if left >= 1 else ""
-        number = f"{self._done + 1} of {self._wanted}{self._kinds}"
-        return f"compiling kernels: {number}, {seconds:.0f} s{rest} ({hint})"
+        number = f"{self._done + 1} of {len(self._begins) - 1}"
+        return f"compiling kernels: {number} ({self._name}), {seconds}{rest}"
+
+    def _left(self, now: float) -> float:
+        """Return the seconds until all are compiled, if this machine stays as slow as until now."""
+        this, following = self._begins[self._done : self._done + 2]
+        slowness = (self._begun - self._since) / this if this else 1.0
+        if following:  # it has not begun yet
+            slowness = max(slowness, (now - self._since) / following)
+        return slowness * self._begins[-1] - (now - self._since)
 
 
 def _write(text: str, on_file: bool = True, last: bool = False) -> None:
@@ -135,6 +144,7 @@ def _write(text: str, on_file: bool = True, last: bool = False) -> None:
     try:
         if sys.stderr.isatty():
             terminal = getattr(sys.stderr, "terminal", sys.stderr)  # a command escapes the rest
+            text = text if last else text[: shutil.get_terminal_size().columns - 1]
             terminal.write(f"\r\033[K{text}" + "\n" * last)
         elif on_file:
             sys.stderr.write(f"{text}\n")

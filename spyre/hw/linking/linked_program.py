@@ -476,11 +476,10 @@ def entry_addresses(kinds: Iterable[int]) -> Int64Array:
     """
     from spyre.hw.kernels.machine_code import entry_of  # import LLVM
     from spyre.hw.kernels.parallel_compile import compile_together
-    from spyre.hw.kernels.progress import compile_progress
 
     wanted = list(kinds)
     compile_together([tb.KERNEL_NAMES[kind] for kind in wanted])
     addresses = np.zeros(len(tb.KERNEL_NAMES), np.int64)
-    for kind in compile_progress().numbered(wanted):
+    for kind in wanted:
         addresses[kind] = entry_of(tb.KERNEL_NAMES[kind]).address
     return addresses

@@ -55,15 +55,15 @@ def pictures_of(run: Run) -> Iterator[Picture]:
             yield tiles_picture(group)
 
 
-def write_pictures(run: Run, directory: Path, title: str) -> list[Path]:
+def write_pictures(run: Run, directory: Path, path: str) -> list[Path]:
     """Write every picture as SVG and all in ``index.html``; return the paths, the page first.
 
-    ``title``: name of the program on the page. ProfileError SPY782 if they cannot be written;
-    other errors as of `pictures_of`.
+    ``path``: of the program, whose name heads the page. ProfileError SPY782 if pictures cannot be
+    written; other errors as of `pictures_of`.
     """
     pictures = list(pictures_of(run))
     files = {f"{each.name}.svg": each.svg for each in pictures}
-    files = {"index.html": _page(title, pictures), **files}
+    files = {"index.html": _page(Path(path).resolve().name, pictures), **files}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -78,9 +78,10 @@ def write_pictures(run: Run, directory: Path, title: str) -> list[Path]:
 
 
 _STYLE = """
-main { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr)); align-items: start; margin-top: 1rem; }
+main { columns: 26rem; column-gap: 1rem; margin-top: 1rem; }
+figure { break-inside: avoid; padding-bottom: 1rem; }
 figure svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8px; }
-"""  # noqa: E501
+"""
 
 
 def _page(name: str, pictures: Sequence[Picture]) -> str:
@@ -104,8 +105,8 @@ def layout_picture(tensor: ArgumentSpec) -> Picture:
     sticks = tensor.layout.device_bytes // STICK_BYTES
     blocks = [
         text_block(
-            f"{shape} {tensor.dtype_name} on the host, {sticks:,} sticks of {STICK_BYTES} bytes "
-            f"({tensor.layout.device_size[-1]} elements) on the card."
+            f"{shape} {tensor.dtype_name} on the host, {sticks:,} stick{'s' * (sticks != 1)} of "
+            f"{STICK_BYTES} bytes ({tensor.layout.device_size[-1]} elements) on the card."
         ),
         text_block(f"{tensor.name}[{plane}]: each cell is a stick, its number is its position in "
                    "memory.", "faint"),

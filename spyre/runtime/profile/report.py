@@ -214,7 +214,7 @@ def _execute_bottlenecks(profile: Profile) -> Iterator[Bottleneck]:
     for members in groups.values():
         (kernel, first), executes = members[0], [execute for _, execute in members]
         time_ns = sum(execute.total_ns for execute in executes)
-        alike = f" and {len(executes) - 1} alike" if len(executes) > 1 else ""
+        alike = f" (and {len(executes) - 1} more like it)" if len(executes) > 1 else ""
         yield Bottleneck(
             f"execute {first.index}{alike}: {first.op} ({first.shape})",
             kernel.name,

@@ -341,7 +341,7 @@ def reuse_text(row: ProfileRow) -> str:
     """Return LX bytes per byte over the memory interface; "-" without LX traffic."""
     if not row.lx_bytes:
         return "-"
-    return "all LX" if row.lx_reuse is None else f"{row.lx_reuse:.2g}×"
+    return "all LX" if row.lx_reuse is None else f"{float(f'{row.lx_reuse:.2g}'):g}×"
 
 
 def imbalance_text(imbalance: float | None) -> str:
@@ -376,7 +376,7 @@ def summary_lines(profile: Profile) -> list[str]:
         f"LX: at most {format_bytes(peak)} of {format_bytes(hw.lx_bytes)} per core"
         if (peak := profile.lx_peak_bytes)
         else "LX: not used",
-        _hbm_line(profile.hbm, hw.hbm_bytes),
+        _hbm_line(profile.hbm),
         f"from first to last: {time_text(profile.makespan_ns)} ({profile.overlap}; cores busy "
         f"{_busy(profile, Resource.COMPUTE)}, DMA {_busy(profile, Resource.DMA)})",
         f"machine {profile.machine.name}, model {profile.cost_model}: HBM {hw.hbm_peak_gbps:g} "
@@ -389,7 +389,7 @@ def summary_lines(profile: Profile) -> list[str]:
     ]
 
 
-def _hbm_line(occupancy: HbmOccupancy | None, hbm_bytes: int) -> str:
+def _hbm_line(occupancy: HbmOccupancy | None) -> str:
     """Return the most bytes allocated at once, in all of HBM and in each region."""
     if occupancy is None:
         return "HBM: allocations were not recorded"
@@ -398,7 +398,7 @@ def _hbm_line(occupancy: HbmOccupancy | None, hbm_bytes: int) -> str:
         for region, size_bytes in enumerate(occupancy.region_peak_bytes)
         if size_bytes
     )
-    most = f"{format_bytes(occupancy.peak_bytes)} of {format_bytes(hbm_bytes)}"
+    most = format_bytes(occupancy.peak_bytes)
     return f"HBM: at most {most} allocated{f' ({peaks})' if peaks else ''}"
 
 

@@ -15,6 +15,7 @@ from spyre.errors import LaunchError
 from spyre.hw.device import Device, warm_program
 from spyre.hw.kernels import machine_code, parallel_compile
 from spyre.hw.kernels.machine_code import Entry, entry_of
+from spyre.hw.plan_table import KERNEL_NAMES
 from tests.interrupts import interruptible
 
 ECHO = """
@@ -53,6 +54,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             module, "entry_of", lambda name: SimpleNamespace(is_ready=name == "copying")
         )
     monkeypatch.setattr(parallel_compile, "compiled_elsewhere", compiled)
+    monkeypatch.setattr(parallel_compile, "compile_job", lambda name: None)
     monkeypatch.setenv("SPYRE_NUM_THREADS", "2")
     return asked
 
@@ -92,7 +94,7 @@ def test_what_cannot_be_kept_is_compiled_here(
 
 
 def test_a_program_is_compiled_together_with_the_copies(elsewhere: list[list[str]]) -> None:
-    kinds = [parallel_compile.JOBS.index("reduction"), parallel_compile.JOBS.index("copying")]
+    kinds = [KERNEL_NAMES.index("reduction"), KERNEL_NAMES.index("copying")]
     linked = SimpleNamespace(code=SimpleNamespace(kinds=kinds), host_dispatch=None)
     warm_program(Device(threads=1), lambda: linked, is_interpreted=False)  # type: ignore[arg-type,return-value]
     assert elsewhere == [["transfer", "reduction", "driver"]]
@@ -116,6 +118,12 @@ def test_kernels_that_are_kept_are_ready(tmp_path, monkeypatch: pytest.MonkeyPat
             machine_code, "cache_directory", lambda _, directory=directory: directory
         )
         assert not again.is_ready
+
+
+def test_when_each_compilation_begins() -> None:
+    names = ["elementwise", "transfer", "reduction", "fusion"]
+    assert parallel_compile._begins(names, 2) == pytest.approx([0.0, 0.0, 6.5, 11.0, 12.4])
+    assert parallel_compile._begins(names[2:], 1) == pytest.approx([0.0, 5.2, 6.6])
 
 
 def test_every_job_is_begun_once(

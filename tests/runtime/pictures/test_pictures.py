@@ -129,6 +129,7 @@ def test_the_command_writes_a_page_with_every_picture(tmp_path, capsys):
     page = files[0].read_text()
     assert all(f'id="{file.stem}"' in page for file in files[1:])
     assert "Content-Security-Policy" in page
+    assert "<h1>Pictures of softmax</h1>" in page  # of any path that leads there
 
 
 def test_pictures_without_a_place_are_refused(tmp_path, capsys):

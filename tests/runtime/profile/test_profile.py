@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,14 @@ from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.kernel import run_recorded
 from spyre.runtime.profile.kernels import LAUNCH, imbalance
 from spyre.runtime.profile.profile import activities_of, make_profile
-from spyre.runtime.profile.table import MAX_ROWS, ProfileRow, execute_rows, rows_of, total_row
+from spyre.runtime.profile.table import (
+    MAX_ROWS,
+    ProfileRow,
+    execute_rows,
+    reuse_text,
+    rows_of,
+    total_row,
+)
 from spyre.runtime.spyrecode.compile import compile_directory
 from tests.runtime.profile.conftest import EXAMPLES
 
@@ -137,6 +145,9 @@ def test_rows(softmax):
     found = spyre.profile(softmax)
     assert [row.op for row in rows_of(found)] == ["max", "sub", "exp", "sum", "realdiv"]
     assert [row.lx_reuse for row in rows_of(found)] == [0.25, 1.25, None, None, 1.25]
+    assert list(map(reuse_text, rows_of(found))) == ["0.25×", "1.2×", "all LX", "all LX", "1.2×"]
+    large = SimpleNamespace(lx_bytes=1, lx_reuse=256.25)
+    assert reuse_text(large) == "260×"
     total = total_row(found)
     assert isinstance(total, ProfileRow)
     assert total.hbm_gbps * found.compute_ns == pytest.approx(192 * 1024)
