@@ -130,6 +130,15 @@ def test_copies_have_the_order_of_the_tensor_they_fill():
     agree(filled, lambda x: (x[0],))
 
 
+def test_sums_at_indices_keep_the_strides_of_the_tensor():
+    def added(x):
+        y = x * 2
+        y.index_add_(1, torch.tensor([0, 2], device=x.device), x[:, :2])
+        return y, y.as_strided((3, 4), (70, 3), 5) + 1
+
+    agree(added, lambda x: (x[:2, :4].clone(),))
+
+
 def test_several_views_at_once_are_results():
     def function(x):
         first, second = x.split(3, 1)

@@ -212,7 +212,9 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
         made = _run_composite(kernel, *args, **kwargs, **new)
         if isinstance(made, tuple):
             return tuple(map(_with_strides_of, expected, made))
-        return _with_strides_of(expected, made)
+        # later views of a tensor that is written in place count by its strides
+        is_write = hasattr(aten, f"{op.overloadpacket.__name__}_")
+        return _with_strides_of(expected, made, is_write)
     except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
         return NotImplemented
     except Exception:
@@ -221,9 +223,12 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
         raise
 
 
-def _with_strides_of(expected: Any, made: Any) -> Any:
-    """``made`` with the strides of ``expected``, which torch's meta function gives the result."""
-    if not isinstance(expected, torch.Tensor) or made is None or expected.is_contiguous():
+def _with_strides_of(expected: Any, made: Any, contiguous: bool = False) -> Any:
+    """``made`` with the strides of ``expected``, which torch's meta function gives the result, but
+    contiguous ones only if ``contiguous``: those of some functions leave channels-last out.
+    """
+    is_tensor = isinstance(expected, torch.Tensor) and made is not None
+    if not is_tensor or (expected.is_contiguous() and not contiguous):
         return made
     with without_tracing():
         is_other = made.stride() != expected.stride()
@@ -522,9 +527,7 @@ def _elements_once(x: torch.Tensor) -> list[int]:
 
 
 def _views_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Make separate nodes for results that are views of `COPIED_VIEWS` or of tensors with gaps;
-    returns these nodes.
-    """
+    """Make separate nodes for results that are `COPIED_VIEWS` or view gaps; returns these nodes."""
     separate: dict[torch.fx.Node, torch.fx.Node] = {}
     output = graph.output_node()
     for result in output.all_input_nodes:
