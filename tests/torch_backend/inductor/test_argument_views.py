@@ -95,6 +95,50 @@ def test_views_by_strides_count_from_the_start_of_the_memory():
     agree(function, lambda x: (x[1, :, 3:9],))
 
 
+def flips(x):
+    x[3].copy_(x[3].flip(0))
+    x[1:6].copy_(x[1:6].flip(0))
+    return (x,)
+
+
+def steps(x):
+    x[::2, ::3] = x[::2, ::3].roll(1, 0)
+    x[1::2, 1::3] = x[1::2, 1::3].flip(0, 1)
+    return x[1:].as_strided((3, 4), (70, 6), 4760) + 1, x, x[::2]
+
+
+def diagonals(x):
+    x[:9, :9].diagonal().copy_(x[:9, :9].diagonal().flip(0))
+    x[::4, ::4][::2].copy_(x[::4, ::4][::2].flip(1))
+    return x, x.sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "dynamic"), [(flips, False), (flips, True), (steps, False), (diagonals, False)]
+)
+def test_several_writes_to_parts_of_steps(function, dynamic):
+    """A scatter into an argument with gaps has gaps too, and the next kernel reads it."""
+    agree(lambda x: function(x[..., ::2]), lambda x: (x[1, :9, ::2],), dynamic)
+
+
+def test_copies_have_the_order_of_the_tensor_they_fill():
+    def filled(x):
+        y = x.new_empty_strided((5, 7), (1, 5))
+        y.copy_(x[:5, :7])
+        return y, y[::2], y.as_strided((3, 2), (2, 5)) + 1
+
+    agree(filled, lambda x: (x[0],))
+
+
+def test_sums_at_indices_keep_the_strides_of_the_tensor():
+    def added(x):
+        y = x * 2
+        y.index_add_(1, torch.tensor([0, 2], device=x.device), x[:, :2])
+        return y, y.as_strided((3, 4), (70, 3), 5) + 1
+
+    agree(added, lambda x: (x[:2, :4].clone(),))
+
+
 def test_several_views_at_once_are_results():
     def function(x):
         first, second = x.split(3, 1)

@@ -92,10 +92,15 @@ def _joined_as(x: torch.Tensor, pieces: Sequence[torch.Tensor], dim: int) -> tor
     """The pieces joined along ``dim``, with the strides of ``x``, which later views rely on."""
     if x.is_contiguous():
         return torch.cat(pieces, dim)
-    order = sorted(range(x.dim()), key=lambda each: -x.stride(each))
-    back = [order.index(each) for each in range(x.dim())]
+    order, back = _orders(x)
     joined = torch.cat([piece.permute(order) for piece in pieces], order.index(dim))
     return joined.permute(back)
+
+
+def _orders(x: torch.Tensor) -> tuple[list[int], list[int]]:
+    """The dims of ``x``, the outermost in memory first, and the permutation that undoes this."""
+    order = sorted(range(x.dim()), key=lambda each: -x.stride(each))
+    return order, [order.index(each) for each in range(x.dim())]
 
 
 def _check_source(part: torch.Tensor, source: torch.Tensor) -> None:
@@ -119,11 +124,13 @@ def _can_scatter(x: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
-    """aten::copy: the source in the sizes and dtype of ``x``."""
+    """aten::copy: the source in the sizes, dtype and order of dims of ``x``."""
     on_card = all(t.device.type == "spyre" and t.numel() > 0 for t in (x, source))
     if not on_card or not {x.dtype, source.dtype} <= set(CONVERTED):
         return NotImplemented
-    return source.to(x.dtype).expand(x.shape).clone()
+    order, back = _orders(x)
+    ordered = source.to(x.dtype).expand(x.shape).permute(order)
+    return ordered.clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:

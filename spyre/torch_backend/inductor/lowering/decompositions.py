@@ -212,7 +212,9 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
         made = _run_composite(kernel, *args, **kwargs, **new)
         if isinstance(made, tuple):
             return tuple(map(_with_strides_of, expected, made))
-        return _with_strides_of(expected, made)
+        # later views of a tensor that is written in place count by its strides
+        is_write = hasattr(aten, f"{op.overloadpacket.__name__}_")
+        return _with_strides_of(expected, made, is_write)
     except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
         return NotImplemented
     except Exception:
@@ -221,9 +223,12 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
         raise
 
 
-def _with_strides_of(expected: Any, made: Any) -> Any:
-    """``made`` with the strides of ``expected``, which torch's meta function gives the result."""
-    if not isinstance(expected, torch.Tensor) or made is None or expected.is_contiguous():
+def _with_strides_of(expected: Any, made: Any, contiguous: bool = False) -> Any:
+    """``made`` with the strides of ``expected``, which torch's meta function gives the result, but
+    contiguous ones only if ``contiguous``: those of some functions leave channels-last out.
+    """
+    is_tensor = isinstance(expected, torch.Tensor) and made is not None
+    if not is_tensor or (expected.is_contiguous() and not contiguous):
         return made
     with without_tracing():
         is_other = made.stride() != expected.stride()
@@ -447,7 +452,7 @@ COPIED_VIEWS = {
 
 
 def copy_strided_views(graph: torch.fx.Graph) -> None:
-    """Replace views of `COPIED_VIEWS`, and arguments with gaps or overlapping elements that kernels
+    """Replace views of `COPIED_VIEWS`, and tensors with gaps or overlapping elements that kernels
     read, by operations that copy them.
 
     Writes to views are scatters at this point, so a copy has the same elements. Results of the
@@ -456,7 +461,10 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
     _view_arguments(graph)
     returned = _views_for_results(graph)
     for node in list(graph.nodes):
-        if node.target not in COPIED_VIEWS or node in returned or not _is_on_spyre(node):
+        if node in returned or not _is_on_spyre(node):
+            continue
+        _copy_gaps(node, [user for user in _readers_of_gaps(node) if user not in returned])
+        if node.target not in COPIED_VIEWS:
             continue
         base, *parameters = node.args
         if node.target is aten.as_strided.default:
@@ -464,6 +472,18 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
         copied = COPIED_VIEWS[node.target]
         value = copied(base.meta["val"], *parameters)
         _replace(node, copied, (base, *parameters), value)
+
+
+def _copy_gaps(tensor: torch.fx.Node, readers: Sequence[torch.fx.Node]) -> None:
+    """Have ``readers`` read a contiguous copy of a tensor that is neither argument nor view. It may
+    have other strides than its node says if its operands have been copied.
+    """
+    if readers and tensor.op != "placeholder" and not _is_view(tensor):
+        with tensor.graph.inserting_after(tensor):
+            copy = tensor.graph.call_function(aten.alias_copy.default, (tensor,))
+        copy.meta["val"] = aten.alias_copy.default(tensor.meta["val"])
+        for reader in readers:
+            reader.replace_input_with(tensor, copy)
 
 
 def _replace(node: torch.fx.Node, target: OpOverload, args: tuple[Any, ...], value: Any) -> None:
@@ -479,14 +499,11 @@ def _replace(node: torch.fx.Node, target: OpOverload, args: tuple[Any, ...], val
 def _view_arguments(graph: torch.fx.Graph) -> None:
     """Have kernels read arguments with gaps or overlapping elements as aten::as_strided of them."""
     for argument in filter(_is_on_spyre, graph.find_nodes(op="placeholder")):
-        value = argument.meta["val"]
-        # writes, and eager operations on memory, take the argument itself in first place
-        users = ((u, u.target is RUN or _is_view(u)) for u in argument.users)
-        readers = [user for user, is_kernel in users if is_kernel or argument in user.args[1:]]
-        strides = list(value.stride())
-        once = [n if s else 1 for n, s in zip(value.shape, strides, strict=True)]
-        if not readers or _is_dense(once, strides):
+        readers = _readers_of_gaps(argument)
+        if not readers:
             continue
+        value = argument.meta["val"]
+        once, strides = _elements_once(value), list(value.stride())
         with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
             view = graph.call_function(aten.as_strided.default, (argument, once, strides))
             whole = graph.call_function(aten.expand.default, (view, list(value.shape)))
@@ -495,13 +512,28 @@ def _view_arguments(graph: torch.fx.Graph) -> None:
             reader.replace_input_with(argument, whole)
 
 
+def _readers_of_gaps(tensor: torch.fx.Node) -> list[torch.fx.Node]:
+    """The kernels that read a tensor with gaps or overlapping elements, and views taken of it."""
+    value = tensor.meta.get("val")
+    dense = not isinstance(value, torch.Tensor) or _is_dense(_elements_once(value), value.stride())
+    # writes, and eager operations on memory, take the tensor itself in first place
+    users = () if dense else ((u, u.target is RUN or _is_view(u)) for u in tensor.users)
+    return [user for user, is_kernel in users if is_kernel or tensor in user.args[1:]]
+
+
+def _elements_once(x: torch.Tensor) -> list[int]:
+    """The sizes of ``x``, 1 along dims that repeat one element."""
+    return [n if s else 1 for n, s in zip(x.shape, x.stride(), strict=True)]
+
+
 def _views_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Make separate nodes for results that are views of `COPIED_VIEWS`; returns these nodes."""
+    """Make separate nodes for results that are `COPIED_VIEWS` or view gaps; returns these nodes."""
     separate: dict[torch.fx.Node, torch.fx.Node] = {}
     output = graph.output_node()
     for result in output.all_input_nodes:
         chain = _views_to(result)
-        if any(node.target in COPIED_VIEWS and _is_on_spyre(node) for node in chain):
+        copied = any(node.target in COPIED_VIEWS and _is_on_spyre(node) for node in chain)
+        if copied or (chain and _readers_of_gaps(chain[0].args[0])):
             with graph.inserting_before(output):
                 for node in chain:
                     if node not in separate:
@@ -524,8 +556,9 @@ def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
     storage, so a view of a copied view is based on the tensor that this view was taken of.
     """
     base = source = node.args[0]
-    while _is_view(source) or source.target in COPIED_VIEWS.values():
-        copied, source = source.target in COPIED_VIEWS.values(), source.args[0]
+    copies = {*COPIED_VIEWS.values(), aten.alias_copy.default}
+    while _is_view(source) or source.target in copies:
+        copied, source = source.target in copies, source.args[0]
         base = source if copied else base
     if base is node.args[0]:
         return base, list(node.args[1:])
