@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import spyre
 from tests.cli.conftest import Ran
 from tests.cli.test_run import GOLDEN, blank_rules
 
@@ -63,6 +64,17 @@ def test_masked_columns_leak_on_cards(cli: Cli, softmax: Path, tmp_path: Path):
     ran = cli(softmax, "-i", tmp_path / "masked.npy", "--against", "card", "--json")
     named = [e["erratum"] for e in json.loads(ran.out)["executes"] if e["unexplained"]]
     assert named == ["exp-floor"]
+
+
+@pytest.mark.parametrize(("mode", "is_uniform"), [("card", True), ("dl16", False), ("ieee", False)])
+def test_a_row_that_is_masked_throughout(softmax: Path, mode: str, is_uniform: bool):
+    """Softmax of -inf alone is uniform where exp has the floor of cards, and else not finite."""
+    x = np.load(softmax / "input.npy")
+    x[5] = -np.inf
+    bundle, device = spyre.load_bundle(softmax), spyre.Device(numerics=mode)
+    (y,) = spyre.run(bundle, [x], device=device).outputs
+    assert np.isfinite(np.delete(y, 5, axis=0)).all()
+    assert np.all(y[5] == 1 / 256) if is_uniform else not np.isfinite(y[5]).any()
 
 
 def test_numbers_too_large_for_binary16(cli: Cli, examples: Path, tmp_path: Path):
