@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from spyre.dtypes import STICK_BYTES, FormatKind, find_stored_format
-from spyre.layout import SpyreTensorLayout
+from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
 from spyre.torch_backend.compat import TO_CARD, is_observed, profiled
-from spyre.torch_backend.device import different_devices, name_of
+from spyre.torch_backend.device import DTYPES, different_devices, name_of
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
@@ -381,10 +382,12 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
     elif len({*map(id, buffers)}) != distinct:
         return  # operands that share memory, which is not part of the key
     elif results:
-        is_for_result = results[0] is result
-        if not is_for_result and [*map(buffer_of, results)] == [buffer_of(result)]:
-            made = _view_of(results[0], result)
-            is_for_result = made is not None
+        made = (tuple(result.shape), result.stride(), result.dtype)
+        whole, is_alone = cached[0].results[0], [*map(buffer_of, results)] == [buffer_of(result)]
+        if made == (whole.shape, whole.strides, DTYPES[whole.dtype]):
+            is_for_result, made = results[0] is result or is_alone, None
+        else:  # a view, or squeezed in place
+            is_for_result = is_alone and _has_all_elements(result, whole)
     else:
         is_for_result = target is buffer_of(result)
         made = _new_tensor_of(result, key)
@@ -396,12 +399,11 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
         launch_records.put(key, LaunchRecord(cached, positions, constants, made))
 
 
-def _view_of(whole: torch.Tensor, result: torch.Tensor) -> Made | None:
-    """Sizes, strides and dtype of ``result`` if it has all elements of ``whole`` in their order."""
-    is_view = whole.is_contiguous() and result.is_contiguous() and whole.numel() == result.numel()
-    if not is_view or whole.dtype is not result.dtype:
-        return None
-    return tuple(result.shape), result.stride(), result.dtype
+def _has_all_elements(view: torch.Tensor, whole: StorageLayout) -> bool:
+    """True if ``view`` has all elements of a result, in their order."""
+    if not view.is_contiguous() or view.numel() != prod(whole.shape):
+        return False
+    return view.dtype is DTYPES[whole.dtype] and whole.strides == contiguous_strides(whole.shape)
 
 
 def is_plain_call(args: Sequence[Any]) -> bool:

@@ -362,7 +362,11 @@ def test_a_repeated_integer_call_into_a_target():
 COMPOSITES = {
     "linear": lambda x, y, w: torch.nn.functional.linear(x, w),
     "linear with a bias": lambda x, y, w: torch.nn.functional.linear(x, w, y[0, 0]),
+    "linear of one row": lambda x, y, w: torch.nn.functional.linear(x[0, 1], w),
     "matmul": lambda x, y, w: x @ w,
+    "matmul of one row": lambda x, y, w: x[0, 1] @ w,
+    "matmul with one column": lambda x, y, w: x @ w[:, 1],
+    "matmul of many": lambda x, y, w: x[:, None] @ w[None],
     "attention": lambda x, y, w: torch.nn.functional.scaled_dot_product_attention(
         *(t.view(1, 1, -1, 64) for t in (w, x, y))
     ),
@@ -377,7 +381,7 @@ def test_a_repeated_composition_is_one_launch_over_its_own_tensors(name):
         with torch.spyre.counting() as counted:
             found = function(first, second, w)
         expected = function(*(t.float() for t in (*on_host, c)))
-        assert found.stride() == expected.stride()
+        assert (found.shape, found.stride()) == (expected.shape, expected.stride())
         assert torch.allclose(found.cpu().float(), expected, rtol=2e-2, atol=2e-2)
         assert counted.launches == 1
     negative = torch._neg_view(x)
