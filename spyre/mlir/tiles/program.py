@@ -21,8 +21,7 @@ _RUNNABLE = (*INTEGERS, "f16", "bf16", "f32", "runtime_arg")
 class KtirArgument:
     """An argument of a function.
 
-    ``is_pointer``: it is the address of views, of elements ``element``, or an index without use;
-    else a number of that type.
+    ``is_pointer``: it is the address of views, of elements ``element``; else a number of that type.
     ``shape``: sizes of the only view of it, where they are known. ``is_read``, ``is_stored``: by
     loads and stores through its views.
     """
@@ -104,15 +103,14 @@ def _arguments(function: TileFunction) -> tuple[KtirArgument, ...]:
         elif "tile" in fields:
             target = stored if op.name == "ktdp.store" else read
             target |= bases.get(fields["tile"], set())
-    found, used = [], {name for op in function.walk() for name in op.uses()}
+    found = []
     for parameter in function.parameters:
         name, type_, own = parameter.name, parameter.type, views[parameter.name]
         types = [view.fields["!result"] for view in own]
         is_known = bool(own) and not any(None in t.shape for t in types)
         is_alone = is_known and all(view.fields["base"] == name for view in own)
         found.append(KtirArgument(
-            name, types[0].element if own else type_.element or type_.kind,
-            bool(own) or (type_.kind == "index" and name not in used),
+            name, types[0].element if own else type_.element or type_.kind, bool(own),
             max((t.shape for t in types), key=prod) if is_alone else None,
             bool(own) and name in read, bool(own) and name in stored,
         ))  # fmt: skip

@@ -63,6 +63,7 @@ def bind_arguments(
 ) -> tuple[dict[str, TilePointer], dict[str, float]]:
     """Pointers and numbers by name. LaunchError SPY342 for one that is missing or unknown."""
     arguments = {a.name: a for a in program.arguments(function)}
+    used = {name for op in program.function(function).walk() for name in op.uses()}
     pointers: dict[str, TilePointer] = {}
     numbers: dict[str, float] = {}
     for name in given:
@@ -72,9 +73,10 @@ def bind_arguments(
             raise LaunchError("SPY342", message, expected=expected, found=name)
     for name, argument in arguments.items():
         value, stored = given.get(name), argument.is_stored
-        if isinstance(value, Real) and _fits(value, argument):
+        is_unused = name not in used
+        if isinstance(value, Real) and (is_unused or _fits(value, argument)):
             numbers[name] = float(value) if isinstance(value, float) else int(value)
-        elif argument.is_pointer and isinstance(value, HostTensor):
+        elif (argument.is_pointer or is_unused) and isinstance(value, HostTensor):
             pointers[name] = _pointer(name, value, is_stored=stored)
         elif value is None and stored and not argument.is_read and argument.shape:
             dtype = HOST_DTYPES.get(argument.element, "float32")
@@ -93,9 +95,8 @@ def bind_arguments(
 
 
 def _fits(value: Real, argument: KtirArgument) -> bool:
-    """True if a number is one of the argument's type: a fraction is no integer that is used."""
-    is_unused = argument.is_pointer and not (argument.is_read or argument.is_stored)
-    return is_unused or argument.element in (*FLOATS, "float") or float(value).is_integer()
+    """True if a number is one of the argument's type: a fraction is no integer."""
+    return argument.element in (*FLOATS, "float") or float(value).is_integer()
 
 
 def _pointer(name: str, tensor: HostTensor, **others: Any) -> TilePointer:
