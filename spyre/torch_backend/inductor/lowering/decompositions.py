@@ -515,7 +515,8 @@ def _view_arguments(graph: torch.fx.Graph) -> None:
 def _readers_of_gaps(tensor: torch.fx.Node) -> list[torch.fx.Node]:
     """The kernels that read a tensor with gaps or overlapping elements, and views taken of it."""
     value = tensor.meta.get("val")
-    dense = not isinstance(value, torch.Tensor) or _is_dense(_elements_once(value), value.stride())
+    is_known = isinstance(value, torch.Tensor) and not _is_unbacked(value)
+    dense = not is_known or _is_dense(_elements_once(value), value.stride())
     # writes, and eager operations on memory, take the tensor itself in first place
     users = () if dense else ((u, u.target is RUN or _is_view(u)) for u in tensor.users)
     return [user for user, is_kernel in users if is_kernel or tensor in user.args[1:]]
