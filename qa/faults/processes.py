@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from qa.faults.damages import CHANGES, PLACES, damaged
 from qa.faults.files import Workshop
@@ -173,12 +174,12 @@ def kernel_faults(shop: Workshop) -> Iterator[Fault]:
 
 
 def _damage_cache(shop: Workshop, damage: str, rng: random.Random) -> str:
-    cache = shop.root / "damaged"
-    shutil.rmtree(cache, ignore_errors=True)
-    shutil.copytree(shop.root / "warm", cache)
-    file = rng.choice(sorted(p for p in cache.rglob("*") if p.is_file()))
-    with damaged(file, damage, rng):
-        return _right(shop, cache)
+    # One directory each: a process in the background may still write to the one before.
+    with TemporaryDirectory(dir=shop.root, ignore_cleanup_errors=True) as directory:
+        cache = Path(shutil.copytree(shop.root / "warm", directory, dirs_exist_ok=True))
+        file = rng.choice(sorted(p for p in cache.rglob("*") if p.is_file()))
+        with damaged(file, damage, rng):
+            return _right(shop, cache)
 
 
 def _right(shop: Workshop, cache: Path, unsaid: str = "Traceback") -> str:

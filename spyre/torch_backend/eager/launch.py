@@ -412,14 +412,19 @@ def is_plain_call(args: Sequence[Any]) -> bool:
     """
     if current_recorder() is not None or is_observed():
         return False
-    plain, records = (torch.Tensor, torch.nn.Parameter), torch.is_grad_enabled()
-    return all(
-        type(value) in plain
-        and value.layout is torch.strided
-        and not (value.is_neg() or (records and value.requires_grad))
-        for value in flat(args)
-        if isinstance(value, torch.Tensor)
-    )
+    records = torch.is_grad_enabled()
+    # a loop, since an interrupt that ends a generator would be lost
+    for value in flat(args):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return False
+        if value.layout is not torch.strided or value.is_neg():
+            return False
+        if records and value.requires_grad:
+            return False
+    return True
+
 
 
 def repeated(function: object, args: Sequence[Any], run_anew: Callable[[], Results]) -> Results:
