@@ -426,7 +426,6 @@ def is_plain_call(args: Sequence[Any]) -> bool:
     return True
 
 
-
 def repeated(function: object, args: Sequence[Any], run_anew: Callable[[], Results]) -> Results:
     """New tensors: those of the launch of an equal call of ``function`` before, else those of
     ``run_anew``, whose launch is recorded if there is exactly one.
