@@ -156,6 +156,7 @@ def _record(options: argparse.Namespace) -> Iterator[Path]:
     """Yield the file that outcomes are appended to: that of ``--resume``, or a temporary one."""
     if options.resume:
         record = Path(options.resume).resolve()
+        record.parent.mkdir(parents=True, exist_ok=True)
         record.touch()
         yield record
         return
