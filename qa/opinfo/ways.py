@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,12 +177,24 @@ class _Out:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = self.op(*args, **kwargs)
-        outs = [self.make(leaf) for leaf in leaves(plain)]
-        out = outs[0] if isinstance(plain, torch.Tensor) else tuple(outs)
-        returned = self.op(*args, **kwargs, out=out)
+        if not self.written:
+            self._check_written(leaves(plain), self._filled(_contiguous, plain, args, kwargs)[0])
+        outs, returned = self._filled(self.make, plain, args, kwargs)
         same = all(one is other for one, other in zip(leaves(returned), outs, strict=True))
         strides = [list(out.stride()) for out in outs]
         return outs if self.written else leaves(plain), strides, same
+
+    def _filled(self, make: Any, plain: Any, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+        """The ``out`` tensors after a call with them, and what it returned."""
+        outs = [make(leaf) for leaf in leaves(plain)]
+        out = outs[0] if isinstance(plain, torch.Tensor) else tuple(outs)
+        return outs, self.op(*args, **kwargs, out=out)
+
+    def _check_written(self, plain: Sequence[Any], outs: Sequence[Any]) -> None:
+        """RuntimeError if a contiguous ``out`` has nothing of the results: no reference, then."""
+        pairs = zip(plain, outs, strict=True)
+        if any(out.count_nonzero() == 0 < one.count_nonzero() for one, out in pairs):
+            raise RuntimeError(f"{self.op} of the CPU leaves out unwritten")
 
 
 def _in_place(op: Any, sample: Any, number: int) -> Iterator[Call]:
