@@ -321,9 +321,13 @@ class Lowering(DerivedOperations[Value]):
         """The matmul of two factors."""
         batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
         rank, columns = len(left.sizes), right.sizes[-1]
-        sizes = (*batch, left.sizes[-2], columns)
+        once = broadcast_sizes([each.collapsed().sizes[:-2] for each in (left, right)])
+        if once != batch:  # both repeat a matrix, so the product is one that is repeated
+            left, right = left.collapsed(), right.collapsed()
+        sizes = (*once, left.sizes[-2], columns)
         into = self.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
-        return self.add(DeviceOp(OpKind.MATMUL, name, (left, right), into))
+        made = self.add(DeviceOp(OpKind.MATMUL, name, (left, right), into))
+        return made if once == batch else self.broadcast(made, (*batch, *sizes[-2:]))
 
     def _held_matrix(self, value: Value) -> Value:
         """``value`` with memory for every element of its last two dims."""

@@ -174,12 +174,16 @@ REPEATED = {
     "right": lambda x: (torch.stack([x.expand(4, -1)] * 3), x.expand(3, 4, -1).mT),
     "both": lambda x: (x.expand(3, 4, -1), x.expand(3, 4, -1).mT),
     "their matrices": lambda x: (x.expand(3, 4, -1), torch.stack([x] * 3).expand(3, 4, -1).mT),
+    "one row each": lambda x: (x.expand(3, 1, -1), x.expand(3, 1, -1).mT),
+    "whole matrices": lambda x: tuple(
+        torch.cat([x, -x]).expand(3, 2, -1).transpose(1, k) for k in (1, 2)
+    ),
 }
 """Factors with one row, and one matrix, in memory."""
 
 
 @pytest.mark.parametrize("name", REPEATED)
-@pytest.mark.parametrize("width", [1, 2, 70])
+@pytest.mark.parametrize("width", [1, 2, 64, 70])
 def test_products_of_repeated_factors(name, width):
     row = torch.arange(1.0, width + 1).half().reshape(1, width) / width
     wanted = torch.matmul(*REPEATED[name](row))
