@@ -16,9 +16,9 @@ Float64Array = npt.NDArray[np.float64]
 # --- text -------------------------------------------------------------------------------------
 
 NEARLY_ALL = 0.9
+"""Share of wrong elements from which a map shows nothing, unless one of `_PARTS` is mostly right."""
 _PARTS = ((16, 1), (1, 64), (8, 8))
-"""From this share of wrong elements a map shows nothing, unless most of a part, as many [rows,
-columns] of them, is right."""
+"""Numbers of blocks, as [rows, columns], that the wrong tile is cut into."""
 _SHADES = ".123456789#"
 """Share of wrong elements, in tenths: none, …, all."""
 
