@@ -16,7 +16,7 @@ Float64Array = npt.NDArray[np.float64]
 # --- text -------------------------------------------------------------------------------------
 
 NEARLY_ALL = 0.9
-"""Share of wrong elements from which a map shows nothing, unless one of `_PARTS` is mostly right."""
+"""Share of wrong elements from which a map shows nothing, unless one of `_PARTS` is right."""
 _PARTS = ((16, 1), (1, 64), (8, 8))
 """Numbers of blocks, as [rows, columns], that the wrong tile is cut into."""
 _SHADES = ".123456789#"
