@@ -48,7 +48,7 @@ class Difference:
 
     @property
     def fields(self) -> dict[str, tuple[str, str]]:
-        """Texts in A and B of what differs."""
+        """Return the texts in A and B of each property that differs."""
         if self.first is None or self.second is None:
             return {}
         a, b = self.first.fields, self.second.fields

@@ -54,7 +54,7 @@ class HealthCheck:
 def doctor(arguments: Sequence[str], program: str) -> int:
     """Look at versions, processor, cache, PyTorch; run one small program. 2 if a check fails.
 
-    With ``--serving`` also at what vLLM needs.
+    With ``--serving`` also at the needs of vLLM.
     """
 
     def parse() -> argparse.Namespace:
@@ -87,7 +87,7 @@ def _print(check: HealthCheck) -> None:
 
 
 def examine(serving: bool = False) -> Iterator[HealthCheck]:
-    """All checks, each made when it is asked for. ``serving``: of what vLLM needs too."""
+    """Yield all checks, each made when it is asked for. ``serving``: also those of vLLM."""
     makers: dict[str, Callable[[], HealthCheck]] = {
         "versions": _versions,
         "processor": _processor,

@@ -114,7 +114,7 @@ def all_reduce_async(
 
 
 def wait_work(tensor: torch.Tensor) -> torch.Tensor:
-    """spyre::wait_work: wait for what `broadcast_async` or `all_reduce_async` started."""
+    """spyre::wait_work: wait for the transfer of `broadcast_async` or `all_reduce_async`."""
     work = _pending.pop(buffer_of(tensor), None)
     if work is None:
         raise RuntimeError("No pending async work found for tensor")

@@ -36,7 +36,7 @@ def torch_pin(checkout: Path) -> str:
 
 
 def commit(checkout: Path) -> tuple[str, str] | None:
-    """Date and short hash of a checkout; None where git cannot say."""
+    """Return date and short hash of a checkout's commit; None where git does not know them."""
     if not (checkout / ".git").exists() or shutil.which("git") is None:
         return None
     command = ["git", "-C", str(checkout), "log", "-1", "--format=%cs %h"]

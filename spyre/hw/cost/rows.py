@@ -79,7 +79,7 @@ class KernelRow:
     """One kernel of a file. ``cells``: the columns as written; ``line``: the first row is 1.
 
     ``shape``: extents, the last in the stick dim, or bytes; ``sizes``: of a product by name (B, M,
-    N, K). ``split``: None where the file does not say. ``us``: measured, microseconds;
+    N, K). ``split``: None where the file has none. ``us``: measured, microseconds;
     ``lx_fraction``: None if not stated; ``tiles``: trips of a loop over rows; ``dtype``: the
     column's first word. ``finding``: why the row cannot be used.
     """
@@ -104,7 +104,7 @@ class KernelRow:
 
     @property
     def note(self) -> str:
-        """All that the row says beside its kernel, such as ``outlier``: no test of a model."""
+        """Return the row's remarks, such as ``outlier``: it is no test of a model."""
         return " ".join(self.cells.get(name, "") for name in ("what_is_measured", "note"))
 
     @property

@@ -213,7 +213,7 @@ def _index_levels(context: PlanContext, dim: str) -> list[AccessMap]:
 def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of dl16tofp32 and fp32todl16: groups of 64 elements, one 16-bit and two 32-bit sticks.
 
-    The argument's layout, not the SDSC, tells which side is stored in an element arrangement
+    The argument's layout, not the SDSC, shows which side is stored in an element arrangement
     (operations reference §6).
     """
     source, target = context.inputs[0], context.output

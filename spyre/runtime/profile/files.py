@@ -268,7 +268,7 @@ def _time_by_operation(profile: Mapping[str, Any]) -> dict[str, float]:
 
 
 def comparison_table(lines: tuple[ComparedQuantity, ...]) -> Table:
-    """The `rich` table of the runs A and B; what costs less in B is green, what costs more red."""
+    """The `rich` table of the runs A and B: green where B is smaller, red where it is larger."""
     columns: tuple[Column[ComparedQuantity], ...] = (
         Column("", lambda line: line.name),
         Column("A", lambda line: line.text(line.first), lambda line: line.first),

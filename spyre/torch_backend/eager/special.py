@@ -272,7 +272,7 @@ def sine(builder: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
 def _remainder(x: Term, cycles: Sequence[tuple[float, float, float]]) -> tuple[Term, Term, Term]:
     """x modulo π/2 as a difference rest - low, exact to 2^-53, and _ROUNDER + the multiple.
 
-    Integer counts of numbers are subtracted from x exactly, and counts of what these lack added up:
+    Integer counts of numbers are subtracted from x exactly, and counts of their errors are added:
     in ``high`` multiples of 2^-24, in ``middle`` their rounding errors, multiples of 2^-46,
     both exact as well. All signs are such that the remainder of -0 is -0.
     """

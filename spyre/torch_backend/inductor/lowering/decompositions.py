@@ -475,8 +475,8 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
 
 
 def _copy_gaps(tensor: torch.fx.Node, readers: Sequence[torch.fx.Node]) -> None:
-    """Have ``readers`` read a contiguous copy of a tensor that is neither argument nor view. It may
-    have other strides than its node says if its operands have been copied.
+    """Have ``readers`` read a contiguous copy of a tensor that is neither argument nor view. Its
+    strides may differ from those of its node if its operands have been copied.
     """
     if readers and tensor.op != "placeholder" and not _is_view(tensor):
         with tensor.graph.inserting_after(tensor):

@@ -117,8 +117,8 @@ class _Redirected(WrapperHandler):  # type: ignore[misc]
 def change_loads(operation: Any, change: Callable[[list[Any]], LoadAt]) -> None:
     """Change the loads in the body of a loop operation.
 
-    ``change``: index of the iteration, the reduced dims last → what each load reads instead; called
-    whenever the body is evaluated.
+    ``change`` maps the index of the iteration, the reduced dims last, to a function that does each
+    load instead; it is called whenever the body is evaluated.
     """
     body: Callable[..., Any] = operation.data.inner_fn
 
