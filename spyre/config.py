@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+
+class Variable(msgspec.Struct, frozen=True):
     """An environment variable: its name, its default as text, and its meaning."""
 
     name: str

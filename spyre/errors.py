@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -38,8 +39,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
+class SourceLocation(msgspec.Struct, frozen=True):
     """A place in a text file; line and column count from 1. ``source_line`` allows an excerpt."""
 
     file: str
@@ -64,8 +64,7 @@ class SourceLocation:
         return f"{self.line} | {shown}\n{margin} | {' ' * len(printable(before))}{marks}"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonLocation:
+class JsonLocation(msgspec.Struct, frozen=True):
     """A place in a JSON file, as a path from the root, e.g. ``$.dscs_[0].add.N_``."""
 
     file: str
@@ -75,8 +74,7 @@ class JsonLocation:
         return f"{self.file} at {self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLocation:
+class DeviceLocation(msgspec.Struct, frozen=True):
     """A place in an execution: which execute, core, tensor, loop indices, address (bytes)."""
 
     sdsc: str
@@ -110,8 +108,7 @@ class DeviceLocation:
 Location = SourceLocation | JsonLocation | DeviceLocation
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One diagnosis: a code of `spyre.codes.diagnostic_codes`, its location and its message."""
 
     code: str

@@ -8,9 +8,10 @@ a location.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Generic, TypeVar
+
+import msgspec
 
 from spyre.errors import Finding, LaunchError, Location, Severity, SpyreError
 
@@ -19,8 +20,7 @@ SubjectT = TypeVar("SubjectT")
 ErrorT = TypeVar("ErrorT", bound=SpyreError)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault(Generic[PlaceT]):
+class Fault(msgspec.Struct, Generic[PlaceT], frozen=True):
     """One violation of the rule ``code``."""
 
     code: str
@@ -51,8 +51,7 @@ Check = Callable[[SubjectT], Iterable[Fault[PlaceT]]]
 """Yields a fault for everything it finds wrong with the subject it is given."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSet(Generic[SubjectT, PlaceT]):
+class RuleSet(msgspec.Struct, Generic[SubjectT, PlaceT], frozen=True):
     """Rules on one kind of subject.
 
     ``severities``: of every code the checks may report, in the order in which findings come.

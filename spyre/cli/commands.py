@@ -7,7 +7,6 @@ through :mod:`.text_report`, :mod:`.json_report` and :mod:`.recorder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.cli.dump import Dump, with_recorded
 from spyre.cli.json_report import error_object, print_object, run_object
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from spyre.diagnose import Breakpoint, FirstDivergence
 
 
-@dataclass(frozen=True)
-class ComparedRun:
+class ComparedRun(msgspec.Struct, frozen=True):
     """A run that has ended. ``result.comparisons`` is empty without expected outputs.
 
     ``numerics``: number mode of the device. ``search``: for ``--expect``; ``breakpoint``: for

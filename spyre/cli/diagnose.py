@@ -7,11 +7,13 @@ annotations of GitHub or GitLab. No numba is imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
 
 import spyre
 from spyre.cli.options import DiagnoseOptions
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from spyre.runtime.program import LoweredBundle
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     """Findings of ``check`` and ``explain``. ``explanations``: text per SDSC file; ``pictures``:
     files that were drawn; ``fail_on``: severity that makes the exit code other than 0.
     """

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from spyre.cli.entry import guarded
 from spyre.cli.options import CommandParser
@@ -25,8 +26,7 @@ MAX_STEPS = 4
 """Different tile steps that are shown of a tensor."""
 
 
-@dataclass(frozen=True)
-class ExecuteForm:
+class ExecuteForm(msgspec.Struct, frozen=True):
     """The properties of an execute that a comparison looks at; ``fields``: by name.
 
     ``time_ns``: modelled time on a card; None if the program cannot be placed on one.
@@ -39,8 +39,7 @@ class ExecuteForm:
     time_ns: float | None = None
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """A pair of executes with the fields that differ, or (None) an execute of one program only."""
 
     first: ExecuteForm | None

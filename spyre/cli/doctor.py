@@ -14,10 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Literal
+
+import msgspec
+from msgspec.structs import asdict
 
 import spyre
 from spyre.cli.entry import guarded
@@ -38,8 +40,7 @@ SERVING = {
 FEATURES = ("avx2", "avx512f", "avx512bw", "f16c")
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
+class HealthCheck(msgspec.Struct, frozen=True):
     """``text``: the state that was found; ``hint``: how to repair it.
 
     Only the outcome "failed" makes the exit code 2.

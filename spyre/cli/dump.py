@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from spyre.cli.options import ExecuteOptions
 from spyre.errors import JsonLocation, LaunchError
@@ -62,13 +62,12 @@ def with_recorded(
     return options.replaced(**(values | on_command_line))
 
 
-@dataclass
-class Dump:
+class Dump(msgspec.Struct):
     """Writes ``directory`` at the end of the run."""
 
     directory: str
     _case: Case | None = None
-    _extra_files: Mapping[str, bytes] = field(default_factory=dict)
+    _extra_files: Mapping[str, bytes] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """LaunchError SPY380 at once, before anything runs."""

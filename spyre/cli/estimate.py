@@ -7,10 +7,11 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from spyre.cli.entry import print_coloured
 from spyre.cli.json_report import finding_object, print_object

@@ -11,9 +11,10 @@ import argparse
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+from msgspec.structs import asdict
 
 from spyre.cli.entry import guarded, run_process
 from spyre.cli.options import (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
 from operator import add, itemgetter
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.cli.entry import more_text, print_coloured, terminal_of
 from spyre.cli.options import DiagnoseOptions, ExecuteOptions
@@ -342,7 +343,7 @@ def _fitting(table: Table, width: int) -> Iterator[Table]:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    columns = [replace(column) for column in table.columns]
+    columns = [dataclasses.replace(column) for column in table.columns]
     if sum(map(_column_width, columns)) <= width:
         yield table
         return
@@ -353,7 +354,9 @@ def _fitting(table: Table, width: int) -> Iterator[Table]:
         free = width - sum(map(_column_width, keys))
         count = max(sum(used <= free for used in accumulate(map(_column_width, rest))), 1)
         part = Table(box=SIMPLE, show_footer=table.show_footer, pad_edge=False)
-        part.columns = [replace(c, _index=k) for k, c in enumerate([*keys, *rest[:count]])]
+        part.columns = [
+            dataclasses.replace(c, _index=k) for k, c in enumerate([*keys, *rest[:count]])
+        ]
         part.rows = table.rows
         rest = rest[count:]
         yield part

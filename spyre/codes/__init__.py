@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+import msgspec
 
 EXAMPLES = "examples.toml"
 """Made from the test corpus by ``python -m tools.docs``."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiagnosticCode:
+class DiagnosticCode(msgspec.Struct, frozen=True):
     """``cause``: the condition that raises the code, and why it matters. ``fix``: the remedy.
     ``example``: a finding of the test corpus, "" where no case provokes one.
     """

@@ -14,10 +14,11 @@ results that are overwritten before they are read, and reads before the first wr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import DeviceLocation, Finding, Severity
@@ -402,8 +403,7 @@ def _listed(starts: Int64Array) -> str:
 # --- intermediate tensors ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Use:
+class Use(msgspec.Struct, frozen=True, eq=False):
     """An intermediate operand of an execute, in the execute's first execution.
 
     ``memory``: LX, or the id of the memory. ``walk``: the sticks it accesses, in bytes from the

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.diagnose.address_checks import check_addresses, intermediate_uses, reads_before_write
 from spyre.diagnose.tiles import (
@@ -53,8 +54,7 @@ Values = tuple[ReferenceValue, ...]
 COPIES = (RESTICKIFY, "identity")
 
 
-@dataclass(eq=False)
-class ExecuteVerdict:
+class ExecuteVerdict(msgspec.Struct, eq=False):
     """The known values that an execute reads and computes.
 
     ``reads``: of each input in the first execution, None where its tile cannot be located.
@@ -67,8 +67,8 @@ class ExecuteVerdict:
     operation: str
     sdsc: str
     origin: Origin
-    reads: list[Values | None] = field(default_factory=list)
-    results: set[ReferenceValue] = field(default_factory=set)
+    reads: list[Values | None] = msgspec.field(default_factory=list)
+    results: set[ReferenceValue] = msgspec.field(default_factory=set)
     value: str = ""
     agreed: int = 0
     unknown: int = 0
@@ -167,8 +167,7 @@ def plain_name(name: str) -> str:
 # --- the search ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Deviation:
+class Deviation(msgspec.Struct, frozen=True, eq=False):
     """An execution with a wrong operand.
 
     ``is_read``: the operand is an input. ``value``: name of the reference value. ``wrong``: True
@@ -270,8 +269,7 @@ class Deviation:
         )
 
 
-@dataclass
-class FirstDivergence:
+class FirstDivergence(msgspec.Struct):
     """Observes the launches of one run; an `ExecuteObserver`.
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
@@ -287,10 +285,10 @@ class FirstDivergence:
     outputs: Sequence[Array] = ()
     left_out: str = ""
     found: Deviation | None = None
-    verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
-    _paths: dict[tuple[int, int], tuple[TilePath, ...]] = field(default_factory=dict)
-    _groups: dict[int, tuple[TiledExecutes, int]] = field(default_factory=dict)
-    _written: set[str] = field(default_factory=set)
+    verdicts: dict[int, ExecuteVerdict] = msgspec.field(default_factory=dict)
+    _paths: dict[tuple[int, int], tuple[TilePath, ...]] = msgspec.field(default_factory=dict)
+    _groups: dict[int, tuple[TiledExecutes, int]] = msgspec.field(default_factory=dict)
+    _written: set[str] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
         for group in tile_groups(self.executes):

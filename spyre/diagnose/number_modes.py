@@ -19,13 +19,14 @@ many terms, the error of rounding the partial sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod, sqrt
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS, bytes_to_codes, decode_device, encode_device, find_stored_format
 from spyre.hw.device import Device
@@ -57,8 +58,7 @@ Float64Array = npt.NDArray[np.float64]
 HALF = "SEN169_FP16"
 
 
-@dataclass(frozen=True, slots=True)
-class WorstElement:
+class WorstElement(msgspec.Struct, frozen=True):
     """The element that differs most: difference and explained part (ULP), values, location.
 
     ``coordinates``: per dim. ``address_bytes``: scratchpads begin at LX_BASE in the simulator's
@@ -75,8 +75,7 @@ class WorstElement:
     address_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExecuteDifference:
+class ExecuteDifference(msgspec.Struct, frozen=True):
     """Differences of one execute statement in two modes, over all its executions.
 
     ``compared``: output elements. ``units_sum``: sum of all finite differences in ULP.
@@ -152,8 +151,7 @@ def second_leads(first: Numerics, second: Numerics) -> bool:
     return first.mode == "ieee" and second.mode != "ieee"
 
 
-@dataclass
-class NumericsComparison:
+class NumericsComparison(msgspec.Struct):
     """Runs a program on devices ``first`` and ``second`` (the modes A and B) step by step.
 
     It observes the leader's executions and runs the same ones on the other device. ``programs``:
@@ -164,9 +162,9 @@ class NumericsComparison:
     second: Device
     programs: tuple[LinkedProgram, LinkedProgram]
     index_offset: int = 0
-    _differences: dict[int, ExecuteDifference] = field(default_factory=dict)
-    _saved: list[tuple[MemoryWindow, Array]] = field(default_factory=list)
-    _adjusted: list[bool] = field(default_factory=list)
+    _differences: dict[int, ExecuteDifference] = msgspec.field(default_factory=dict)
+    _saved: list[tuple[MemoryWindow, Array]] = msgspec.field(default_factory=list)
+    _adjusted: list[bool] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._swapped = second_leads(self.first.numerics, self.second.numerics)
@@ -329,8 +327,7 @@ class Verdict(StrEnum):
     NOT_QUANTISATION = "not quantisation"
 
 
-@dataclass(frozen=True, slots=True)
-class OutputDifference:
+class OutputDifference(msgspec.Struct, frozen=True):
     """An output after two whole runs; ULP of its format, at the larger magnitude.
 
     ``worst_units`` is infinite if the worst element of a run is not a number. ``place``: core and
@@ -350,8 +347,7 @@ class OutputDifference:
     agrees: tuple[bool, ...] | None = None
 
 
-@dataclass(frozen=True)
-class NumericsReport:
+class NumericsReport(msgspec.Struct, frozen=True):
     """The whole comparison of modes ``first`` and ``second``."""
 
     first: Numerics
@@ -452,8 +448,7 @@ HALF_BEYOND = 65472.0
 """Array of at least this magnitude may round to binary16's infinity: DL16's last one below."""
 
 
-@dataclass(frozen=True, slots=True)
-class UlpSize:
+class UlpSize(msgspec.Struct, frozen=True):
     """The size of one ULP for values stored as ``data_format`` in two number modes."""
 
     data_format: str

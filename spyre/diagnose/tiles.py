@@ -10,12 +10,12 @@ The *grid* counts parts and fixed indices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, permutations, product
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +34,7 @@ MAX_ELEMENTS = 1 << 22
 """Larger tiles are skipped: searching for them would take longer than the run."""
 
 
-@dataclass(frozen=True, eq=False)
-class OperandTile:
+class OperandTile(msgspec.Struct, frozen=True, eq=False):
     """An operand over its dims of size > 1, in the operation's order of dims.
 
     ``cores``: position of the core that holds each element, the last one of several.
@@ -118,8 +117,7 @@ def _positions(
     return positions
 
 
-@dataclass
-class Breakpoint:
+class Breakpoint(msgspec.Struct):
     """Keeps the operands of an execute right after it ran; an `ExecuteObserver`.
 
     ``number``: of the execute, as in reports; ``loops``: indices of its outer loops, of which the
@@ -129,7 +127,7 @@ class Breakpoint:
     number: int
     loops: tuple[int, ...] = ()
     names: Sequence[str] = ()
-    tensors: dict[str, OperandTile | None] = field(default_factory=dict)
+    tensors: dict[str, OperandTile | None] = msgspec.field(default_factory=dict)
     is_reached: bool = False
 
     def before(self, device: Device, parts: Parts, number: int) -> None:
@@ -182,8 +180,7 @@ def is_constant(values: Array) -> bool:
     return bool(values.size) and bool((values == values.flat[0]).all())
 
 
-@dataclass(eq=False)
-class ReferenceValue:
+class ReferenceValue(msgspec.Struct, eq=False, dict=True):
     """Numbers that the function computes; ``name``: of the input, operation or output.
 
     ``base``: the value that this is a view of. ``makers``: operations with this result, each with
@@ -193,7 +190,7 @@ class ReferenceValue:
     name: str
     values: Array
     base: ReferenceValue | None = None
-    makers: list[tuple[str, tuple[ReferenceValue, ...]]] = field(default_factory=list)
+    makers: list[tuple[str, tuple[ReferenceValue, ...]]] = msgspec.field(default_factory=list)
     is_inner: bool = False
 
     @property
@@ -256,8 +253,7 @@ def match_outputs(found: Sequence[Array], expected: Sequence[Array]) -> dict[int
     return {k: expected[matches[k]] for k in sorted(matches)}
 
 
-@dataclass(frozen=True, eq=False)
-class TileLayout:
+class TileLayout(msgspec.Struct, frozen=True, eq=False):
     """One way to cut a value into tiles of a shape: ``tiles[grid coordinates]`` is one tile.
 
     ``order``: dims of the value that the tile's dims are; ``grid``: its extents; ``tile_shape``:
@@ -319,8 +315,7 @@ def _fits(have: int, need: int) -> bool:
 # --- tiles of a loop --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class TilePath:
+class TilePath(msgspec.Struct, frozen=True, eq=False):
     """The tiles that a loop nest visits: per dim of the grid a fixed coordinate, or the loops
     (indices into the nest) that count it.
     """

@@ -8,10 +8,10 @@ formats, int64 for integers, bool for booleans. Rules: runtime reference §2-3.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -129,8 +129,7 @@ def decode_bfloat16(codes: ArrayLike) -> Float32Array:
     return (np.asarray(codes, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Minifloat:
+class _Minifloat(msgspec.Struct, frozen=True):
     """An 8-bit format: the values of codes 0.. in order, and the codes of NaN and zero.
 
     ``magnitudes[c]`` is the value of code c, for every finite code without sign and, last, the
@@ -221,8 +220,7 @@ Mode = Literal["dl16", "dl16-chunk", "ieee"]
 """Number modes: how 16-bit floats are stored, and in dl16-chunk how they are added up."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumericRules:
+class NumericRules(msgspec.Struct, frozen=True):
     """Rules of conversions between host and card; the sources leave several of them open.
 
     ``numerics``: "dl16", "dl16-chunk" (the same storage), or "ieee", where SEN169_FP16

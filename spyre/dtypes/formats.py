@@ -10,9 +10,10 @@ package, since kernels are compiled from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+
+import msgspec
 
 STICK_BYTES = 128
 """Bytes of a stick, the unit of device memory."""
@@ -31,8 +32,7 @@ NO_CODE = -1
 """Code of formats that a table has no number for."""
 
 
-@dataclass(frozen=True)
-class DataFormat:
+class DataFormat(msgspec.Struct, frozen=True, dict=True):
     """One number format of the card.
 
     ``bits`` of one element; ``code_dtype``: numpy dtype that holds the code of one element ("" when
@@ -124,8 +124,7 @@ FORMATS: dict[str, DataFormat] = {
 """Every number format by its ``dataFormat_`` name."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostDtype:
+class HostDtype(msgspec.Struct, frozen=True):
     """One torch dtype: its formats on the host and on the card.
 
     ``storage_dtype``: numpy dtype of the 1-D host storage, ``item_bytes`` bytes per element.

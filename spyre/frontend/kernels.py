@@ -13,11 +13,11 @@ import re
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 
 from spyre import config
 from spyre.dtypes import STICK_BYTES

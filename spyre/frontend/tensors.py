@@ -10,12 +10,13 @@ it was created with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from spyre.frontend.formats import check_dtype
 from spyre.frontend.layouts import FrontendLayout
@@ -34,8 +35,7 @@ from spyre.torch_backend.tensors import (
 Ints = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRecord:
+class TensorRecord(msgspec.Struct, frozen=True):
     """A tensor's layout on the card. ``sizes``, ``strides``: host extents (elements) that copies
     between its whole memory and the host have.
     """

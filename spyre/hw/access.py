@@ -9,9 +9,9 @@ are bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,8 +32,7 @@ from spyre.mlir.operation import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TensorAccess:
+class TensorAccess(msgspec.Struct, frozen=True):
     """A tensor as the kernels see it.
 
     ``sticks``: elements of each stick dim in one stick. A *plain* stick has one dim and elements
@@ -104,8 +103,7 @@ def require_plain(op: Operation, access: TensorAccess) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(msgspec.Struct, frozen=True):
     """The sticks of a tensor that a core touches, relative to the core's start.
 
     ``walk`` steps from stick to stick (of ``unit_bytes``: also single elements), in bytes and in

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any, get_args
+
+import msgspec
 
 from spyre.dtypes import Mode, NinfView, NumericRules, Rounding
 from spyre.errors import UnsupportedError
@@ -23,8 +24,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Erratum:
+class Erratum(msgspec.Struct, frozen=True):
     """A difference of cards from the documented arithmetic, as users reported it.
 
     ``source``: issues of torch-spyre that give the numbers. ``reported``: month of the report.
@@ -80,8 +80,7 @@ TEXT_FORM = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Numerics:
+class Numerics(msgspec.Struct, frozen=True):
     """Storage and rounding of numbers.
 
     ``mode`` ``dl16``: 16-bit floats are DLFloat16, every operation computes in float32 and rounds
@@ -115,7 +114,7 @@ class Numerics:
             if name not in ERRATA:
                 raise _unknown("erratum", name, tuple(ERRATA))
         ordered = tuple(name for name in ERRATA if name in self.errata)
-        object.__setattr__(self, "errata", ordered)
+        msgspec.structs.force_setattr(self, "errata", ordered)
         changed = [name for name in _DL16_ONLY if getattr(self, name) != _DEFAULTS[name]]
         if self.mode == "ieee" and changed:
             message = "number mode ieee has no DL16 options"
@@ -165,7 +164,7 @@ class Numerics:
         return f"{mode}:{','.join(options)}" if options else mode
 
 
-_DEFAULTS = {field.name: field.default for field in fields(Numerics)}
+_DEFAULTS = dict(zip(Numerics.__struct_fields__, Numerics.__struct_defaults__, strict=True))
 
 
 def parse_numerics(text: str) -> Numerics:

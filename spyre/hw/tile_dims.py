@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from spyre.errors import Finding, Location, Severity
 from spyre.mlir.operation import Operation, Tensor, footprint
@@ -12,8 +13,7 @@ LayoutDims = Sequence[tuple[int, int]]
 """Extent and stride in bytes of a layout's dims above the stick, outermost first."""
 
 
-@dataclass(frozen=True, slots=True)
-class TileDim:
+class TileDim(msgspec.Struct, frozen=True):
     """A dim that an operand walks: ``steps`` of ``pitch_bytes`` each, over all cores.
 
     A step is a stick along a stick dim, else an element. ``place``: index of the layout's dim that

@@ -10,18 +10,17 @@ addresses. Planners, checks, copies and tiled launches all use this form.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(msgspec.Struct, frozen=True):
     """A loop: ``extent`` steps, each moving by ``pitches[k]`` in space k."""
 
     extent: int
@@ -70,8 +69,7 @@ def pad_axes(axes: Sequence[Axis], rank: int, spaces: int) -> list[Axis]:
     return [Axis(1, (0,) * spaces)] * missing + list(axes)
 
 
-@dataclass(frozen=True)
-class AccessMap:
+class AccessMap(msgspec.Struct, frozen=True, dict=True):
     """Positions of all steps of a nest: ``first`` in each space, plus the pitches of the steps.
 
     `steps_of`, `locate` and `contains` require nested pitches: each is larger than the distance

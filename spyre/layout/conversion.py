@@ -12,12 +12,13 @@ dim is a nest. Rule: runtime reference §3; arrangements: operations reference �
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from spyre.dtypes import find_host_dtype
@@ -70,8 +71,7 @@ HOST, DEVICE = 0, 1
 """Spaces of a nest; in both, positions are elements."""
 
 
-@dataclass(frozen=True, slots=True)
-class DataConversionInfo:
+class DataConversionInfo(msgspec.Struct, frozen=True):
     """A copy of one tensor.
 
     ``host_format``/``device_format``: names in `spyre.dtypes.FORMATS`; ``device_size``: of the
@@ -103,8 +103,7 @@ class DataConversionInfo:
         return replace(self, nests=tuple(n.shifted((host_elements, 0)) for n in self.nests))
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(msgspec.Struct, frozen=True):
     """A device dim, or a digit of one: its steps, its stride, and the host dim it walks.
 
     ``multiplier``: host coordinates per step of ``host_dim`` (−1: none); ``limit``: how many steps
@@ -296,8 +295,7 @@ def _spans(groups: Sequence[_Group], boxes: Sequence[Box]) -> list[Span]:
 # --- places of elements -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePosition:
+class DevicePosition(msgspec.Struct, frozen=True):
     """The position of one element in a device tensor.
 
     ``stick``: device coordinates but the last; ``lane``: position in the stick;

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES, find_stored_format
 from spyre.layout.tensor_layout import SpyreTensorLayout
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(msgspec.Struct, frozen=True):
     """A piece of a dim that one pitch describes.
 
     ``extent``: number of elements. ``pitch_bytes``: distance of consecutive elements, 0 if all
@@ -90,8 +91,7 @@ def _continues(outer: Factor, inner: Factor, lanes: int) -> bool:
 Ints = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class DeviceView:
+class DeviceView(msgspec.Struct, frozen=True, dict=True):
     """The addresses of a tensor's elements on the card.
 
     ``dims``: the factors of each host dim, the outermost first, none for a dim of size 1.
@@ -168,8 +168,7 @@ class DeviceView:
         return replace(self, dims=tuple(reversed(dims)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
+class _Walk(msgspec.Struct, frozen=True):
     """One device dim of the elements of a host dim: ``stride`` host elements per step."""
 
     stride: int

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.layout.tensor_layout import SpyreTensorLayout, check_arrangement, logical_columns
 
 
-@dataclass(frozen=True, slots=True)
-class TransferGeometry:
+class TransferGeometry(msgspec.Struct, frozen=True):
     """The walk of a copy, per device dim k and host dim h.
 
     Host coordinate of h: Σ ``multipliers[k]``·c[k] over the device dims with ``host_dims[k]`` = h.

@@ -8,9 +8,10 @@ worked examples: runtime reference §1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from spyre.dtypes import STICK_BYTES, DataFormat, find_format, find_host_dtype, find_stored_format
 from spyre.errors import LaunchError, UnsupportedError
@@ -40,8 +41,7 @@ def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-@dataclass(frozen=True)
-class SpyreTensorLayout:
+class SpyreTensorLayout(msgspec.Struct, frozen=True):
     """Shape of a tensor on the card; hashable, equal when all four fields are.
 
     ``device_size``: extents by decreasing device stride, the last one the elements of a stick.
@@ -55,8 +55,8 @@ class SpyreTensorLayout:
     element_arrangement: str = "STANDARD"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device_size", tuple(int(n) for n in self.device_size))
-        object.__setattr__(self, "stride_map", tuple(int(n) for n in self.stride_map))
+        msgspec.structs.force_setattr(self, "device_size", tuple(int(n) for n in self.device_size))
+        msgspec.structs.force_setattr(self, "stride_map", tuple(int(n) for n in self.stride_map))
         _check_layout(self)
 
     @classmethod

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError, has_errors
 from spyre.files import atomic_write
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from spyre.mlir.builder import BuiltBundle
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(msgspec.Struct, frozen=True, dict=True):
     """A loaded bundle: ``sdscs`` by the file name the execute statements use.
 
     ``unexecuted``: names of SDSC files in the directory that no statement executes.
@@ -38,7 +38,7 @@ class Bundle:
     module: Module
     sdscs: Mapping[str, Sdsc]
     unexecuted: tuple[str, ...] = ()
-    extra_files: Mapping[str, bytes] = field(default_factory=dict)
+    extra_files: Mapping[str, bytes] = msgspec.field(default_factory=dict)
 
     @cached_property
     def module_inspection(self) -> ModuleInspection:

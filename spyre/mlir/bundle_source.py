@@ -10,9 +10,10 @@ import errno
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import msgspec
 
 from spyre import config
 from spyre.errors import BundleError
@@ -46,8 +47,7 @@ def read_inside(path: str | os.PathLike[str], directory: str | os.PathLike[str])
     return read_regular(path)
 
 
-@dataclass(frozen=True, slots=True)
-class DirectorySource:
+class DirectorySource(msgspec.Struct, frozen=True):
     """The files of a directory."""
 
     directory: Path
@@ -74,8 +74,7 @@ class DirectorySource:
         return sorted(filter(is_sdsc_file, (p.name for p in self.directory.glob("*"))))
 
 
-@dataclass(frozen=True)
-class BundleFiles:
+class BundleFiles(msgspec.Struct, frozen=True, dict=True):
     """A bundle's files in memory, by name relative to ``directory``.
 
     ``module_name``: bundle.mlir, unless the caller named another file. ``is_complete``: False if

@@ -12,7 +12,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -21,6 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.errors import JsonLocation, LaunchError
 from spyre.files import read_regular
@@ -118,8 +118,7 @@ class CaseFile(msgspec.Struct, frozen=True, omit_defaults=True):
     run: dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """A case directory, read. ``values`` and ``images``: arrays by the keys of ``spec``."""
 
     directory: Path

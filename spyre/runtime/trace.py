@@ -10,7 +10,6 @@ their length is not limited by memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, count, islice
 from math import nextafter
@@ -56,8 +55,7 @@ def core_track(core: int) -> Track:
     return Track(_FIRST_CORE + core, f"core {core}")
 
 
-@dataclass(frozen=True, slots=True)
-class TraceProcess:
+class TraceProcess(msgspec.Struct, frozen=True):
     """Makes the events of a process from times in nanoseconds on a clock.
 
     ``origin_ns``: the moment of the clock that is the begin of the trace.
@@ -222,8 +220,7 @@ _PIECE = 4096
 """Events that are encoded at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeAxis:
+class TimeAxis(msgspec.Struct, frozen=True):
     """The time axis of another trace that this one is merged with.
 
     ``origin_ns``: host clock at time 0 of the other trace. ``base_ns``: the same moment in

@@ -9,13 +9,14 @@ search for the first wrong execute use them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import prod
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.access import is_indirect
@@ -33,8 +34,7 @@ BoolArray = npt.NDArray[np.bool_]
 # --- launches and their memory ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class WalkedMemory:
+class WalkedMemory(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Device memory of an argument, or (without ``layout``) of the pool or an allocation.
 
     ``required``: sticks that the program must write (bool, one per stick), None if there are none.
@@ -96,8 +96,7 @@ def trace_executes(
 # --- tiles ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Tile:
+class Tile(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The part of a memory that all cores together access in one execution."""
 
     memory: WalkedMemory
@@ -175,8 +174,7 @@ def make_tile(op: Operation, tensor: Tensor, memory: WalkedMemory) -> Tile | Non
 # --- executes of one loop ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class TiledExecutes:
+class TiledExecutes(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Executions of one operation over the tiles of the same memories, in program order.
 
     ``members``: one execute statement in a loop, or the statements of an unrolled loop. ``nest``:

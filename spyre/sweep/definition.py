@@ -13,7 +13,6 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -31,8 +30,7 @@ ExampleText = tuple[tuple[int, ...], tuple[str, ...], str]
 """An example tensor: host sizes, a name per dim ("" for none), torch dtype name."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepTarget:
+class SweepTarget(msgspec.Struct, frozen=True):
     """A bundle directory, or a function of tensors.
 
     ``text``: its name in the sweep and in the result. ``path``: of the bundle's directory; of a
@@ -123,8 +121,7 @@ MODELS = ("calibrated", "ideal")
 NO_TILES, AUTO_TILES = "none", "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class SweepTask:
+class SweepTask(msgspec.Struct, frozen=True):
     """A target with its settings, compiled or read once and modelled on all ``machines``."""
 
     target: SweepTarget
@@ -142,13 +139,12 @@ class SweepTask:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """A whole sweep. ``machine``: the values of each constant, by names such as hardware.cores."""
 
     targets: tuple[SweepTarget, ...]
-    compile: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
-    machine: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+    compile: Mapping[str, tuple[Setting, ...]] = msgspec.field(default_factory=dict)
+    machine: Mapping[str, tuple[Number, ...]] = msgspec.field(default_factory=dict)
     model: str = "calibrated"
     machine_file: str = ""
     host_rounds: int = 0
@@ -173,7 +169,7 @@ class Definition:
         digests = [content_digest(target) for target in self.targets]
         if self.machine_file:
             digests.append(hashlib.sha256(_content(Path(self.machine_file))).hexdigest())
-        content = {**asdict(self), "version": spyre.__version__, "contents": digests}
+        content = {**msgspec.to_builtins(self), "version": spyre.__version__, "contents": digests}
         return json.dumps(content, sort_keys=True)
 
 

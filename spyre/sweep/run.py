@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from spyre.config import THREADS, thread_count
 from spyre.errors import SweepError

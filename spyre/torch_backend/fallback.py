@@ -22,9 +22,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.utils._pytree import tree_iter
 
@@ -221,8 +221,7 @@ UNMARKED_WRITES: dict[str, tuple[str, ...]] = {
 """Arguments that operators change although their schema does not mark them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """Arguments of an operator, by name.
 
     ``names``: all, in order. ``tensors``: those that take one tensor. ``written``: those that are

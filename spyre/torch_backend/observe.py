@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from functools import cached_property, partial, reduce
 from itertools import chain
 from operator import add
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError
 from spyre.hw.cost import Model, Overlap

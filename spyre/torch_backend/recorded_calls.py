@@ -12,9 +12,9 @@ import functools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -27,8 +27,7 @@ MOST_BYTES = 64 << 20
 """Bytes of tensors that are copied in one recording; calls after that are not recorded."""
 
 
-@dataclass(frozen=True)
-class KernelLaunch:
+class KernelLaunch(msgspec.Struct, frozen=True):
     """A launch: its program with launch_spec.json, inputs by arg_index, sizes known at launches."""
 
     bundle: BuiltBundle
@@ -36,13 +35,12 @@ class KernelLaunch:
     sizes: Mapping[str, int]
 
 
-@dataclass
-class CompiledCall:
+class CompiledCall(msgspec.Struct):
     """A call of a compiled function. ``model``: its graph. ``results``: its tensors."""
 
     model: torch.fx.GraphModule
     inputs: Sequence[Any]
-    launches: list[KernelLaunch] = field(default_factory=list)
+    launches: list[KernelLaunch] = msgspec.field(default_factory=list)
     results: Sequence[torch.Tensor] = ()
 
 

@@ -10,12 +10,13 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -127,8 +128,7 @@ def _recorded(
     return tuple(recording.values.values()), outputs
 
 
-@dataclass(frozen=True)
-class BoundInputs:
+class BoundInputs(msgspec.Struct, frozen=True):
     """The arguments of a bundle that a function is called with.
 
     ``positional`` and ``by_name``: for its parameters. ``members``: for parameters and buffers of a
@@ -137,8 +137,8 @@ class BoundInputs:
     """
 
     positional: Sequence[str]
-    by_name: Mapping[str, str] = field(default_factory=dict)
-    members: Mapping[str, str] = field(default_factory=dict)
+    by_name: Mapping[str, str] = msgspec.field(default_factory=dict)
+    members: Mapping[str, str] = msgspec.field(default_factory=dict)
     order: str = ""
 
     def call(self, function: Function, tensors: Mapping[str, torch.Tensor]) -> Any:

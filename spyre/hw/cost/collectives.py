@@ -8,15 +8,14 @@ latency of card-to-card transfers is published: every result is modelled from un
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from spyre.hw.cost.machine import MachineSpec
 
 CAVEAT = "modelled from unmeasured constants"
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveTime:
+class CollectiveTime(msgspec.Struct, frozen=True):
     """Nanoseconds of one collective, by term; ``steps``: exchanges one after the other.
 
     ``adds``: number of exchanges after which the cards add the received data. ``sent_bytes``: by

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 from itertools import combinations
@@ -30,8 +29,7 @@ from spyre.hw.cost.models import KernelTime, copy_out_ns, kernel_ns, mean_spread
 from spyre.hw.cost.rows import KernelRow, counts_of, parse_rows, read_rows
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """A row and its modelled time. ``us``: None for a row with a finding.
 
     ``kind``, ``spread``: class, and its relative error: two of three rows are within it. ``split``:
@@ -51,8 +49,7 @@ class Estimate:
         return self.us / self.row.us - 1.0 if self.us and self.row.us else None
 
 
-@dataclass(frozen=True, slots=True)
-class ClassError:
+class ClassError(msgspec.Struct, frozen=True):
     """Relative errors of a class: median and 90th percentile of magnitudes (``tenth``: a tenth is
     larger), and the signed median.
     """
@@ -64,8 +61,7 @@ class ClassError:
     bias: float
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One problem and its measured divisions. ``cost``: the measured time of the one that the model
     chooses over that of the fastest, less 1. ``pairs``: those more than `CLOSE` apart on the card,
     ``ordered``: alike in the model. ``is_close``: its two best are too close to call.
@@ -81,8 +77,7 @@ class Choice:
     is_close: bool
 
 
-@dataclass(frozen=True)
-class Estimates:
+class Estimates(msgspec.Struct, frozen=True):
     """Modelled times of the rows of a file, in its order."""
 
     rows: tuple[Estimate, ...]
@@ -319,8 +314,7 @@ def _attention(shape: DecoderShape, batch: int, tokens: int, context: int) -> It
 # --- times ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PassTime:
+class PassTime(msgspec.Struct, frozen=True):
     """One forward pass. ``parts_us``: microseconds by part; ``spread``: error of the classes of its
     kernels, relative, weighted by their times.
     """
@@ -334,8 +328,7 @@ class PassTime:
         return sum(self.parts_us.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelEstimate:
+class ModelEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """Modelled times of a model on ``cards`` cards: a prompt of ``prompt`` tokens for each of
     ``batch`` sequences, then one token more for each.
     """

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import SupportsFloat, cast
 
 import msgspec
@@ -62,8 +61,7 @@ def start_of(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class FitRow:
+class FitRow(msgspec.Struct, frozen=True):
     """A measured row with its counts. ``shape``: rows of the same are in the same fold."""
 
     row: KernelRow

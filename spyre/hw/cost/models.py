@@ -18,14 +18,15 @@ Operations run one after another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import reduce
 from math import exp, log2, pow, sqrt
 from operator import add, attrgetter
 from typing import Literal
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS
 from spyre.hw.cost.machine import Constants, Hardware, MachineSpec
@@ -43,8 +44,7 @@ class Bound(StrEnum):
     RUNS = "runs"
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """Nanoseconds by term; their sum is the time.
 
     ``memory``: HBM traffic without the next four. ``turnaround``: changes between reading and
@@ -81,8 +81,8 @@ class Terms:
     @property
     def by_name_us(self) -> dict[str, float]:
         """Microseconds of the terms that are not 0."""
-        names = (each.name for each in fields(self))
-        return {name: ns / 1e3 for name, ns in zip(names, self.values, strict=True) if ns}
+        pairs = zip(self.__struct_fields__, self.values, strict=True)
+        return {name: ns / 1e3 for name, ns in pairs if ns}
 
     @property
     def total(self) -> float:
@@ -96,7 +96,7 @@ class Terms:
         return max(times, key=times.__getitem__)
 
 
-_VALUES = attrgetter(*(field.name for field in fields(Terms)))
+_VALUES = attrgetter(*Terms.__struct_fields__)
 TERMS_OF: Mapping[Bound, tuple[str, ...]] = {
     Bound.MEMORY: ("memory", "turnaround", "dependent", "tile", "spill"),
     Bound.PT: ("pt", "split"),
@@ -105,8 +105,7 @@ TERMS_OF: Mapping[Bound, tuple[str, ...]] = {
 """Terms of the time that a resource takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperationTime:
+class OperationTime(msgspec.Struct, frozen=True):
     """Time of one operation, all its runs of one launch, or of a kernel.
 
     ``name``: of the operation, or of the model. ``spread``: error of its class, relative; None for
@@ -128,8 +127,7 @@ class OperationTime:
         return self.terms.bound
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTime(OperationTime):
+class KernelTime(OperationTime, msgspec.Struct, frozen=True):
     """Time of a kernel: its operations one after another, with the mean of their spreads."""
 
     operations: tuple[OperationTime, ...] = ()

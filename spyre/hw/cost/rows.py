@@ -12,7 +12,6 @@ import csv
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from math import prod
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from spyre.codes import diagnostic_codes
 from spyre.dtypes import FORMATS
@@ -74,8 +74,7 @@ def _named_kernels() -> Mapping[str, _NamedKernels]:
     return {name: table for table in tables for name in table.names}
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRow:
+class KernelRow(msgspec.Struct, frozen=True):
     """One kernel of a file. ``cells``: the columns as written; ``line``: the first row is 1.
 
     ``shape``: extents, the last in the stick dim, or bytes; ``sizes``: of a product by name (B, M,

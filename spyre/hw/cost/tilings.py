@@ -8,8 +8,10 @@ a compiler can make the loop is not known from counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.hw.cost.divisions import CLOSE, divisors
 from spyre.hw.cost.machine import MachineSpec
@@ -21,8 +23,7 @@ TILED = (CostClass.POINTWISE, CostClass.BROADCAST, CostClass.ROW_REDUCTION, Cost
 """Classes of operations that have rows; others mix them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(msgspec.Struct, frozen=True):
     """``tiles`` of ``rows`` rows around operations ``first`` to ``last``. ``time_ns``: of all
     operations of the bundle.
     """

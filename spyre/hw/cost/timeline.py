@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 
 class Resource(StrEnum):
@@ -54,8 +56,7 @@ RESOURCE_OF: dict[TaskKind, Resource] = {
 COLLECTIVES = (TaskKind.EXCHANGE, TaskKind.ADD)
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """Something that takes time. ``after``: numbers of the tasks it waits for, all before its own.
 
     A task's number is its place in the sequence: the order of submission. Waiting tasks of a
@@ -73,16 +74,14 @@ class Task:
         return RESOURCE_OF[self.kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Begin and end of a task, nanoseconds from the first task's begin."""
 
     begin_ns: float
     end_ns: float
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True):
     """Tasks in order of submission, and when each is done."""
 
     tasks: tuple[Task, ...]

@@ -7,17 +7,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import msgspec
+
 from spyre.hw.spec import STICK_BYTES
+from spyre.records import PartlyCompared
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(msgspec.Struct, frozen=True):
     """Work of one execute, or a sum of several.
 
     ``multiply_adds`` run on the pt array (matmul, convolution), ``element_operations`` on the
@@ -55,7 +56,10 @@ class Counters:
     @property
     def by_name(self) -> dict[str, int]:
         """All counts, and the sticks that follow from them."""
-        return {**dict(zip(Counters.__slots__, self.values, strict=True)), "sticks": self.sticks}
+        return {
+            **dict(zip(Counters.__struct_fields__, self.values, strict=True)),
+            "sticks": self.sticks,
+        }
 
     @property
     def memory_bytes(self) -> int:
@@ -73,7 +77,8 @@ class Counters:
         return sum(self.values[:4]) // STICK_BYTES
 
 
-_COUNTS = attrgetter(*Counters.__slots__)
+ONE_EXECUTION = Counters(executions=1)
+_COUNTS = attrgetter(*Counters.__struct_fields__)
 
 
 class CostClass(StrEnum):
@@ -100,8 +105,7 @@ class CostClass(StrEnum):
     """Runs on the pt array, with :attr:`OperationCounts.product`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProductShape:
+class ProductShape(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a matrix product ``[batch, m, k] x [batch, k, n]``: elements, and cores per dim.
 
     ``shared``: the second operand has no batch dim, so batch and rows are one dim to the array.
@@ -122,8 +126,7 @@ class ProductShape:
     interleaved: tuple[bool, ...] = (False, False, False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationCounts:
+class OperationCounts(PartlyCompared, frozen=True, kw_only=True):
     """One operation of a kernel, all its runs of one launch together.
 
     ``counters``: its work; a run is one of their executions, one per trip of the loops around it.
@@ -140,10 +143,12 @@ class OperationCounts:
     of its operands and results in HBM, in their order, by first address.
     """
 
+    uncompared = frozenset({"reads", "writes"})
+
     name: str
     cost_class: CostClass
     cores: int
-    counters: Counters = Counters(executions=1)
+    counters: Counters = ONE_EXECUTION
     hbm_reread_bytes: int = 0
     transcendental: bool = False
     largest_share: float = 0.0
@@ -153,8 +158,8 @@ class OperationCounts:
     column_cores: int = 1
     scalar_operand: bool = False
     product: ProductShape | None = None
-    reads: Mapping[int, int] = field(default_factory=dict, compare=False)
-    writes: Mapping[int, int] = field(default_factory=dict, compare=False)
+    reads: Mapping[int, int] = msgspec.field(default_factory=dict)
+    writes: Mapping[int, int] = msgspec.field(default_factory=dict)
 
     @property
     def runs(self) -> int:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import reduce
 from math import prod
 from operator import add
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.hw.access import TensorAccess, core_boxes
 from spyre.hw.counters.counts import (

@@ -14,11 +14,11 @@ from the lowest to the highest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from spyre.errors import SourceLocation
@@ -70,8 +70,7 @@ class StatementView(Protocol):
         """The same with class and shape of the operation, for the cost models."""
 
 
-@dataclass(frozen=True, eq=False)
-class Executions:
+class Executions(msgspec.Struct, frozen=True, eq=False):
     """The executions of a launch in program order, int64 [execution] each.
 
     ``statement``: index of the statement; ``instance``: which of its executions, from 0.
@@ -84,8 +83,7 @@ class Executions:
         return len(self.statement)
 
 
-@dataclass(frozen=True, eq=False)
-class Dispatches:
+class Dispatches(msgspec.Struct, frozen=True, eq=False):
     """Units of work that the engine runs one after another: executions, or parts of them.
 
     ``statement``, ``instance``: of which execution, int64 [dispatch]; ``part``: which of the
@@ -127,8 +125,7 @@ class ProgramView(Protocol):
 # --- launches ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ExecuteLabels:
+class ExecuteLabels(msgspec.Struct, frozen=True):
     """Numbers and names of a launch's executes in findings.
 
     ``first_execute``: number of its first execute statement; ``directory``: before SDSC files.
@@ -221,8 +218,7 @@ def lx_peak_bytes(view: ProgramView) -> int:
 # --- use of the scratchpads ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class LxAccesses:
+class LxAccesses(msgspec.Struct, frozen=True, eq=False):
     """Every use of a range of LX by an execution, as arrays over uses.
 
     ``low``, ``high``: bytes; ``position``: of the execution in the launch; ``statement``: index of
@@ -244,8 +240,7 @@ class LxAccesses:
 NO_ACCESSES = LxAccesses(*(np.zeros(0, np.int64) for _ in range(5)))
 
 
-@dataclass(frozen=True, eq=False)
-class LxLifetimes:
+class LxLifetimes(msgspec.Struct, frozen=True, eq=False):
     """Contents of ranges of LX, from the execution that writes them to the last that reads them.
 
     ``first``, ``last``: positions of executions; ``writer``, ``reader``: indices of their

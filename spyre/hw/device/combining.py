@@ -8,9 +8,9 @@ an int32 on the card, does not wrap: a sum or product beyond its range is an err
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -48,8 +48,7 @@ _BOOLS: dict[str, Callable[..., Any]] = {
 """Bools are the codes of 0 and 1, so bitwise operations suffice: ``or`` is sum and maximum."""
 
 
-@dataclass(frozen=True, slots=True)
-class Combiner:
+class Combiner(msgspec.Struct, frozen=True):
     """One reduction operator over one dtype in one number mode.
 
     ``dtype``: torch dtype name. UnsupportedError SPY953 for an operator that the dtype does not

@@ -9,12 +9,13 @@ Rules: runtime reference §3, SDSC reference §6.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import INTEGER_STORAGE, NO_CODE, Rounding, find_format, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
@@ -110,8 +111,7 @@ _TAIL = 2
 """Third space of the loops of a row: steps along the axis of the tail."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TransferPlan:
+class TransferPlan(msgspec.Struct, frozen=True, eq=False):
     """A copy ready to run.
 
     ``info``: its descriptor, relative to the first element of the host tensor. ``address``: of
@@ -129,8 +129,7 @@ class TransferPlan:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     """A row of the table: runs of ``count`` elements, each followed by ``fill`` zeros.
 
     ``nest`` walks the elements, or the zeros alone if ``count`` is 0. If ``tail_axis`` is not

@@ -9,11 +9,11 @@ ahead less far than one formula is long.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
+import msgspec
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
@@ -36,8 +36,7 @@ def _comparison(sign: str) -> Callable[[Vector, Any], Any]:
     return lambda x, y: x.each(partial(x.codes.b.fcmp_ordered, sign), x, y)
 
 
-@dataclass(frozen=True, eq=False)
-class Vector:
+class Vector(msgspec.Struct, frozen=True, eq=False):
     """LLVM vectors of float32, or of int32 words, computed in step; numbers become vectors of their
     type. Comparisons give vectors of bits, for `_select`.
     """

@@ -8,14 +8,15 @@ larger tensor is bound through a window, which maps the tile's offsets to the te
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import Generic, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
@@ -30,8 +31,7 @@ WINDOW_BITS = 40
 """The address bits from here on are a window's number; addresses of real memory are below."""
 
 
-@dataclass(frozen=True)
-class TileMap:
+class TileMap(msgspec.Struct, frozen=True, dict=True):
     """Maps offsets in a tile's memory to offsets in the larger tensor that the tile is cut from.
 
     A kernel compiled for a tile computes addresses with the tile's pitches. On stick-tiled memory
@@ -82,8 +82,7 @@ class TileMap:
         return self.walk.locate(offsets_bytes, 0, 1, beyond=True)
 
 
-@dataclass(frozen=True)
-class AddressWindow:
+class AddressWindow(msgspec.Struct, frozen=True):
     """A range of virtual addresses, mapped to a tile of an argument.
 
     Window k begins at ``(k + 1) << WINDOW_BITS``. ``address_bytes``: of the tile's corner.
@@ -116,8 +115,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True):
     """A range of device memory a program may touch.
 
     ``name`` for messages, ``address_bytes``/``size_bytes`` in HBM, ``arrangement`` the element
@@ -151,21 +149,19 @@ class Allocation:
         return self.address_bytes + self.size_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AddressOwners(Generic[T]):
+class AddressOwners(msgspec.Struct, Generic[T], frozen=True):
     """The memory that begins at each address a program is given.
 
     By parameter name, by segment of a baked bundle, and by number of the device_mem_allocate.
     Parameters that are not named hold no address.
     """
 
-    parameters: Mapping[str, T] = field(default_factory=dict)
-    segments: Mapping[int, T] = field(default_factory=dict)
+    parameters: Mapping[str, T] = msgspec.field(default_factory=dict)
+    segments: Mapping[int, T] = msgspec.field(default_factory=dict)
     scratch: Sequence[T] = ()
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(msgspec.Struct, frozen=True):
     """The memory and the parameter values of one launch.
 
     ``parameters``: value per function parameter. ``segments``: base address per segment of a
@@ -176,7 +172,7 @@ class Binding:
     address.
     """
 
-    parameters: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, int] = msgspec.field(default_factory=dict)
     segments: Mapping[int, int] | None = None
     allocations: tuple[Allocation, ...] = ()
     scratch_addresses: tuple[int, ...] = ()

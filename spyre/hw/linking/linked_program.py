@@ -9,11 +9,12 @@ hold are linked again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.errors import DeviceLocation, SourceLocation
 from spyre.hw import plan_table as tb
@@ -38,8 +39,7 @@ from spyre.mlir.operation import Component, Operation
 from spyre.mlir.program import Execute, LinkableProgram, Schedule
 
 
-@dataclass(frozen=True, eq=False)
-class LinkedStatement:
+class LinkedStatement(msgspec.Struct, frozen=True, eq=False, dict=True):
     """An execute statement with the operation of its SDSC and the plans linked for it."""
 
     execute: Execute
@@ -96,8 +96,7 @@ def shape_text(op: Operation, runs: Sequence[LinkedPart] = ()) -> str:
     return ", ".join(f"{dim} {extent}" for dim, extent in extents.items())
 
 
-@dataclass(frozen=True, eq=False)
-class LinkedCode:
+class LinkedCode(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The result of linking, shared by all moved copies of the program.
 
     It is the :class:`~spyre.hw.counters.program.ProgramView` of all of them; data for observers is
@@ -215,8 +214,7 @@ class LinkedCode:
         return tuple(self.schedule.loop_indices[statement][instance].tolist())
 
 
-@dataclass(frozen=True, eq=False)
-class LinkedProgram:
+class LinkedProgram(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A program ready to run; any thread may read it.
 
     ``bases``: addresses of the allocations if they were moved (None: those of the binding it was
@@ -312,8 +310,7 @@ class LinkedProgram:
         )
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(msgspec.Struct, frozen=True, dict=True):
     """One operation that an execute statement runs, and the instances that run it.
 
     ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
@@ -431,8 +428,7 @@ MAX_ROWS = 1 << 16
 """Dispatches that are joined into one array at a time: 6 MB."""
 
 
-@dataclass(frozen=True)
-class BatchGroup:
+class BatchGroup(msgspec.Struct, frozen=True):
     """Launches that differ in the addresses of their allocations only. Any thread may read it.
 
     ``bases``: [launch, allocation of ``linked``]; None: the one launch ``linked`` was linked for.

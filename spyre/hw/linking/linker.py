@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -53,8 +53,7 @@ _FARTHEST = 1 << 56
 """Bytes that no operand reaches."""
 
 
-@dataclass
-class Linker:
+class Linker(msgspec.Struct, eq=False):
     """Links one program; plans are cached between launches. Several threads may link.
 
     ``operations``: by name; of bundles the name is the SDSC file. ``core_order``: seed of a random
@@ -66,8 +65,8 @@ class Linker:
     numerics: Numerics
     threads: int
     core_order: int | None = None
-    _plans: dict[tuple[object, ...], CorePlan] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _plans: dict[tuple[object, ...], CorePlan] = msgspec.field(default_factory=dict)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def link(self, binding: Binding) -> LinkedProgram:
         """Tables and dispatches for ``binding``. DeviceFault for accesses outside of its memory."""
@@ -156,8 +155,7 @@ class Linker:
         return self._plans[key]
 
 
-@dataclass(frozen=True)
-class _LinkState:
+class _LinkState(msgspec.Struct, frozen=True):
     """State shared by all executes of one linking."""
 
     schedule: Schedule

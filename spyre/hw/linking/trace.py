@@ -13,10 +13,10 @@ from them, launches are tiled, and the addresses of a program are checked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
+import msgspec
 import numpy as np
 
 from spyre.hw.counters import UNLABELLED, ExecuteLabels
@@ -108,8 +108,7 @@ def core_owners(owners: Int64Array, cores: int) -> list[int]:
 # --- tracing a program ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Walk(Generic[T]):
+class Walk(msgspec.Struct, Generic[T], frozen=True, eq=False, dict=True):
     """One operand over all executions of an execute statement.
 
     ``op``: the operation, each runtime size as large as any execution has it. ``owners``: per core
@@ -153,8 +152,7 @@ class Walk(Generic[T]):
         return starts
 
 
-@dataclass(frozen=True, eq=False)
-class TracedExecute(Generic[T]):
+class TracedExecute(msgspec.Struct, Generic[T], frozen=True, eq=False, dict=True):
     """An execute statement that runs at least once, with a walk per operand.
 
     ``loops``: induction variables, [execution, depth]. ``label``: how reports number and name it.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -140,8 +140,7 @@ def reserve(size_bytes: int) -> mmap.mmap:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTensor:
+class DeviceTensor(msgspec.Struct, frozen=True):
     """A tensor in device memory.
 
     ``address_bytes``: of its first stick in HBM. ``sizes``/``strides`` (elements): the host tensor

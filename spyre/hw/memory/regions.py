@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+import msgspec
 import numpy as np
 
 from spyre.errors import DeviceOutOfMemory, LaunchError
@@ -31,8 +31,7 @@ MAX_KEPT_BLOCKS = 1 << 17
 """Most blocks that are kept in total."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegionUsage:
+class RegionUsage(msgspec.Struct, frozen=True):
     """One region: its capacity, free bytes and largest free block, all in bytes."""
 
     region: int

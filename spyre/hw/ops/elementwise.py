@@ -10,9 +10,11 @@ from its rows, and an edit of any imported module would recompile them.
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 
 class Category(StrEnum):
@@ -47,8 +49,7 @@ class Family(StrEnum):
     SHUFFLE = "shuffle"
 
 
-@dataclass(frozen=True, slots=True)
-class OpDefinition:
+class OpDefinition(msgspec.Struct, frozen=True):
     """One operation.
 
     ``kernel_op``: name of its opcode in the kernel. ``constants``: names the SDSC must hold, in

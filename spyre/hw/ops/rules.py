@@ -8,12 +8,12 @@ ignored with a warning).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from math import prod
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.dtypes import decode_dl16
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError

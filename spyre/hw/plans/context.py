@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+import msgspec
 import numpy as np
 
 from spyre.dtypes import FORMATS, NO_CODE
@@ -28,8 +28,7 @@ from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 
 
-@dataclass(frozen=True)
-class PlanContext:
+class PlanContext(msgspec.Struct, frozen=True, dict=True):
     """Input of a planner.
 
     ``accesses``: inputs, index tensors, outputs, in this order, which is also the order of rows
@@ -230,8 +229,7 @@ def outer_count(walk: AccessMap) -> int:
     return prod(axis.extent for axis in walk.axes[:-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
+class Mask(msgspec.Struct, frozen=True):
     """One masked interval [start, end) of ``dim``; ``lanes`` if ``dim`` is the stick dim."""
 
     dim: str
@@ -278,8 +276,7 @@ def find_mask(context: PlanContext) -> Mask | None:
 # --- cores as axes ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CoreGroup:
+class CoreGroup(msgspec.Struct, frozen=True):
     """Cores whose starts are affine: start of the first per operand, and an axis per split dim."""
 
     first: tuple[int, ...]

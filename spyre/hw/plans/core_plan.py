@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
 from spyre.hw.access import TensorAccess, make_access, require_plain, touched_bytes
@@ -55,8 +56,7 @@ def _planner(family: Family) -> Callable[[PlanContext], Iterator[Int64Array]]:
     return planner
 
 
-@dataclass(frozen=True, slots=True)
-class CorePlan:
+class CorePlan(msgspec.Struct, frozen=True):
     """One SDSC over all its cores.
 
     ``tables``: int64 [rows, WORDS], run in order. ``low_bytes``/``high_bytes`` per operand (order
@@ -73,8 +73,7 @@ class CorePlan:
     high_bytes: Int64Array
 
 
-@dataclass(frozen=True)
-class LinkedPart:
+class LinkedPart(msgspec.Struct, frozen=True):
     """A plan and the instances of a static execute it runs for.
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of

@@ -12,9 +12,9 @@ kernel, which takes arbitrary vectors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+import msgspec
 import numpy as np
 
 from spyre.errors import JsonLocation, SdscError
@@ -46,8 +46,7 @@ _CHUNK_COST = 20
 """Host time of a rounded multiply-add, as a multiple of that of an unrounded one."""
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulRoles:
+class MatmulRoles(msgspec.Struct, frozen=True):
     """Dims by role. ``reduction`` is in A's stick, ``generated`` in B's and C's; ``windows``:
     window dims of a convolution, which are reduced too.
     """

@@ -10,11 +10,12 @@ SuperDSC reference §3, §5.4, §9 (sdsc.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm, prod
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
 from spyre.hw.ops import Family, find_op
@@ -224,8 +225,7 @@ def _cells(op: Operation, starts: Int64Array) -> UniformPart:
     return plain, np.stack(of_cells, axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
+class _Grid(msgspec.Struct, frozen=True):
     """Cells: ``slices`` of each dim; ``cores`` [cell]: position of the core that works on a cell;
     ``index`` [cell, dim]: the cell's place.
     """

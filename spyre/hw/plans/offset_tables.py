@@ -10,9 +10,9 @@ their dims.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
+import msgspec
 import numpy as np
 
 from spyre.dtypes import find_stored_format
@@ -29,8 +29,7 @@ MOST_STEPS = 1 << 23
 MOST_BYTES = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetSpace:
+class OffsetSpace(msgspec.Struct, frozen=True):
     """Cores whose starts are affine.
 
     ``bases``: per operand bits from its base address, per pseudo-operand the first position.

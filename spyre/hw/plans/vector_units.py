@@ -12,9 +12,9 @@ their slices become the outermost reduced axes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.errors import SdscError
 from spyre.hw import plan_table as tb

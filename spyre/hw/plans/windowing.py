@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from spyre.errors import JsonLocation, SdscError
@@ -40,8 +40,7 @@ _WINDOWS = "$.dscs_[0].N_.paddingSizes_"
 _SLICES = "$.numWkSlicesPerDim_"
 
 
-@dataclass(frozen=True, slots=True)
-class WindowRegion:
+class WindowRegion(msgspec.Struct, frozen=True):
     """Positions of one windowed dim whose windows read the same places of the input.
 
     ``positions``: indices in the dim's offset vector, ``places``: in that of the window dim;

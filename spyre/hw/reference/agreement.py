@@ -8,10 +8,10 @@ that cancels is only as exact as its terms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +34,7 @@ NOT_COMPARABLE = 1 << 40
 _FLOAT32_UNIT = 2.0**-24
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(msgspec.Struct, frozen=True):
     """Allowed distance: ``ulps`` of formats up to 16 bits, ``wide_ulps`` of float32.
 
     The two sides evaluate functions by different formulas, which shows in float32 outputs:

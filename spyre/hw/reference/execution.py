@@ -8,11 +8,11 @@ of elements follow the address rule of the SDSC reference §5.2, step by step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -199,8 +199,7 @@ class IndexOutOfRange(Exception):
         self.index = index
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(msgspec.Struct, frozen=True, dict=True):
     """One execute.
 
     ``starts``: byte address in ``memory`` of every operand on every core, [operand, core].
@@ -211,7 +210,7 @@ class Execution:
     op: Operation
     memory: Memory
     starts: Int64Array
-    numerics: Numerics = field(default_factory=Numerics)
+    numerics: Numerics = msgspec.field(default_factory=Numerics)
     arrangements: tuple[str, ...] = ()
     index_limit: int | None = None
 

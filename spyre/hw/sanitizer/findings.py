@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import DeviceLocation, Finding, LaunchError, Severity, SourceLocation
 from spyre.hw.spec import LX_BASE, LX_BYTES
@@ -51,8 +53,7 @@ def parse_checks(choice: CheckChoice) -> frozenset[Check]:
 # --- texts ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FindingText:
+class FindingText(msgspec.Struct, frozen=True):
     """Code and words of one kind of finding, with ``{op}`` and ``{tensor}`` to be filled in."""
 
     check: Check
@@ -112,8 +113,7 @@ Coordinate = tuple[tuple[str, int], ...]
 """Dim names with element coordinates, in the order of the operation's dims."""
 
 
-@dataclass(frozen=True, slots=True)
-class SanitizerFinding:
+class SanitizerFinding(msgspec.Struct, frozen=True):
     """One cause, located at its first occurrence.
 
     ``source``: the execute statement in bundle.mlir. ``execute``: its number. ``coordinate``: of

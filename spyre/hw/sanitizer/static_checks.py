@@ -7,9 +7,9 @@ An operand must stay in the allocation that its address is computed from
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -187,8 +187,7 @@ def _check_layout(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(msgspec.Struct, frozen=True):
     """An operand of an execute: its byte range, in LX in the scratchpad of the first core.
 
     If the operand's cells are in many scratchpads: the range that covers all of them.

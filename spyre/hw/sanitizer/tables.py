@@ -14,8 +14,8 @@ import bisect
 import mmap
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -46,8 +46,7 @@ _WORD_BYTES = 4
 _LX_FIRST = host_offset(LX_BASE) // STICK_BYTES
 
 
-@dataclass(frozen=True)
-class LabelledProgram:
+class LabelledProgram(msgspec.Struct, frozen=True):
     """A launched program, with the numbers and names of its executes in findings."""
 
     view: ProgramView
@@ -179,8 +178,7 @@ def host_sticks(addresses: Int64Array) -> Int64Array:
 # --- tables of the checks ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OperandBoxes:
+class OperandBoxes(msgspec.Struct, frozen=True):
     """One operand of one execute: the boxes of its cores.
 
     ``begins``: address of each box, bytes, [instance, core]. ``ranges``: per core, sticks that the

@@ -12,10 +12,10 @@ all tiles runs before statement k + 1, so the places may be used again in the ne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.tiles.data import reshaped

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.hw.tiles.lowering import PRODUCT, Operand
 from spyre.hw.tiles.trace import Site, dims_of

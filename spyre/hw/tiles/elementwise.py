@@ -6,12 +6,13 @@ Functions that the engine has no operation for are formulas over those that it h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partialmethod, reduce
 from math import log, pi
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError
 from spyre.hw.ops import OPS
@@ -238,8 +239,7 @@ def converted(
     return site.pointwise(name, [tile], tile.shape, target, kept, wanted)
 
 
-@dataclass(frozen=True)
-class FormulaTerm:
+class FormulaTerm(msgspec.Struct, frozen=True):
     """A float32 tile in a formula."""
 
     site: Site

@@ -8,11 +8,12 @@ the grid does not vary with it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.hw.tiles.program import TileStatement
@@ -28,8 +29,7 @@ SPARE = "lane"
 """Stick dim of operations none of whose operands has elements along lanes."""
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(msgspec.Struct, frozen=True):
     """A tile in an operation. ``dims``: the operation's dim of each of the tile's; ``single``: it
     is accessed element by element.
     """
@@ -39,8 +39,7 @@ class Operand:
     single: bool = False
 
 
-@dataclass(frozen=True)
-class Intent:
+class Intent(msgspec.Struct, frozen=True):
     """An operation to be stated at ``site``: operands, extents per dim, dim along lanes.
 
     ``key``: places of the iterations in program order. ``title`` names it: its place in the text.
@@ -56,8 +55,8 @@ class Intent:
     stick: str
     key: Int64Array
     title: str
-    constants: Mapping[str, int] = field(default_factory=dict)
-    masks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
+    masks: Mapping[str, tuple[tuple[int, int], ...]] = msgspec.field(default_factory=dict)
     indices: tuple[tuple[Operand, int, int], ...] = ()
     gathers: bool = True
 

@@ -11,10 +11,10 @@ variables are enumerated, an iteration each, as far as subscripts divide by numb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import LX_BYTES

@@ -8,11 +8,11 @@ executes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +23,7 @@ from spyre.mlir.operation import Operation
 from spyre.mlir.program import DeviceAllocation, Execute, IndexValue, InputAtom, Parameter, Schedule
 
 
-@dataclass(frozen=True, eq=False)
-class TileStatement:
+class TileStatement(msgspec.Struct, frozen=True, eq=False):
     """One statement on one set of tiles.
 
     ``offsets``: bytes from the start of an argument, [instance, symbol]; ``owners``: the argument
@@ -40,8 +39,7 @@ class TileStatement:
     indices: Int64Array
 
 
-@dataclass(frozen=True, eq=False)
-class TracedProgram:
+class TracedProgram(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A function traced for one set of launch values; a `LinkableProgram` of its statements.
 
     ``n_arguments``: how many addresses it takes. ``reserved_bytes``: of further device memory,
@@ -120,8 +118,7 @@ class TracedProgram:
         return f"tiles of {self.n_arguments} arguments\n{''.join(lines)}"
 
 
-@dataclass(frozen=True, eq=False)
-class TracedKernel:
+class TracedKernel(msgspec.Struct, frozen=True, eq=False):
     """A program to launch: a traced function with the numbers that it reads from memory.
 
     ``constants``: content of the last argument: element types and numbers, whole sticks each.

@@ -7,7 +7,7 @@ room for one, it is placed in device memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from spyre.hw.spec import LX_BYTES, STICK_BYTES
 from spyre.mlir.tiles import TileFunction, TileOp
@@ -45,14 +45,13 @@ class BlockedError(Exception):
     """Bytes of the scratchpads that have to be blocked before the function is traced."""
 
 
-@dataclass
-class Scratchpad:
+class Scratchpad(msgspec.Struct):
     """Allocator of the scratchpads. ``taken``: offset → (end, number of its last use); ``blocked``:
     first bytes and ends of views.
     """
 
     blocked: tuple[tuple[int, int], ...] = ()
-    taken: dict[int, tuple[int, int]] = field(default_factory=dict)
+    taken: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
 
     def place(self, size_bytes: int, now: int, until: int) -> int | None:
         """Offset of ``size_bytes``, free at ``now``, kept until ``until``; None without room."""

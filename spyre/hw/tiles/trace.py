@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import decode_bfloat16, decode_device, encode_bfloat16, encode_device
 from spyre.errors import (
@@ -62,8 +63,7 @@ _SCALARS = ("ktdp.construct_", "arith.constant", "arith.index", "tensor.empty")
 _NUMBERS = ("arith.", "math.", "scf.", "ktdp.get_", "ktdp.runtime_")
 
 
-@dataclass(frozen=True, eq=False)
-class PointerArgument:
+class PointerArgument(msgspec.Struct, frozen=True, eq=False):
     """A pointer: ``elements`` of ``element`` are at it.
 
     ``address``: byte at which the program expects them, in the scratchpad of ``tile`` or in device
@@ -81,8 +81,7 @@ Pending = Callable[[DataTile | None], DataTile]
 """Computes a value, into a place if one is given; it waits for the store that may be its output."""
 
 
-@dataclass
-class Tracer:
+class Tracer(msgspec.Struct):
     """The walk over one function.
 
     ``pointers``: by parameter name; ``numbers``: of the other parameters. ``handler``: traces one
@@ -97,15 +96,15 @@ class Tracer:
     numerics: Numerics
     handler: Callable[[Site], None]
     scratchpad: Scratchpad
-    statements: list[TileStatement] = field(default_factory=list)
-    constants: dict[object, tuple[int, str, Array]] = field(default_factory=dict)
+    statements: list[TileStatement] = msgspec.field(default_factory=list)
+    constants: dict[object, tuple[int, str, Array]] = msgspec.field(default_factory=dict)
     constant_bytes: int = 0
-    scope: ChainMap[str, Value | Pending] = field(default_factory=ChainMap)
-    targets: dict[str, DataTile] = field(default_factory=dict)
-    iterators: list[Number] = field(default_factory=list)
-    consumers: dict[str, BoolArray] = field(default_factory=dict)
-    places: dict[int, int] = field(default_factory=dict)
-    uses: dict[tuple[int, str], int] = field(default_factory=dict)
+    scope: ChainMap[str, Value | Pending] = msgspec.field(default_factory=ChainMap)
+    targets: dict[str, DataTile] = msgspec.field(default_factory=dict)
+    iterators: list[Number] = msgspec.field(default_factory=list)
+    consumers: dict[str, BoolArray] = msgspec.field(default_factory=dict)
+    places: dict[int, int] = msgspec.field(default_factory=dict)
+    uses: dict[tuple[int, str], int] = msgspec.field(default_factory=dict)
     sequence: int = 0
     reserved_bytes: int = 0
     spilled: int = 0
@@ -187,8 +186,7 @@ class Tracer:
         return Level(level, parents, level.active[parents], indices, key), trip
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """An operation where it is traced: over the iterations and tiles of ``level``."""
 
     tracer: Tracer

@@ -9,12 +9,13 @@ are 0 or other than those of their storage; they cost nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
@@ -33,8 +34,7 @@ ROW_BYTES = 2 * STICK_BYTES
 """Pitch in bytes of elements that are stored one per stick: the same for every element type."""
 
 
-@dataclass(frozen=True, eq=False)
-class Level:
+class Level(msgspec.Struct, frozen=True, eq=False):
     """The iterations of the loops around an operation.
 
     ``parent_rows``: rows of the outer level. ``active``: tiles that take part, [row, tile].
@@ -66,8 +66,7 @@ class Level:
         return Level(self, rows, self.active & condition, self.indices, self.key)
 
 
-@dataclass(frozen=True, eq=False)
-class Number:
+class Number(msgspec.Struct, frozen=True, eq=False):
     """A number of type ``kind`` that is known when the function is traced, or a tile of them:
     values [row, tile, …], extents of 1 along dims of ``shape`` that it does not vary with.
 
@@ -98,8 +97,7 @@ SCRATCHPAD = -1
 """Owner of memory in the tiles' scratchpads."""
 
 
-@dataclass(frozen=True, eq=False)
-class DataTile:
+class DataTile(msgspec.Struct, frozen=True, eq=False):
     """A tile of data.
 
     ``owner``: number of the argument whose memory it is in, or SCRATCHPAD. ``offsets``: bytes from
@@ -257,8 +255,7 @@ def slot_pitches(shape: Shape, element: str, stick: int | None) -> tuple[Shape, 
     return tuple(pitches), max(pitch, ROW_BYTES)
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class Part(msgspec.Struct, frozen=True, eq=False):
     """Memory of a view: all of it, or a part of a distributed one.
 
     ``tile``: its elements, of any number; ``corner``: the coordinates of the first; ``sizes``: how
@@ -270,8 +267,7 @@ class Part:
     sizes: tuple[Number, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class View:
+class View(msgspec.Struct, frozen=True, eq=False):
     """A memory view. ``sizes``: of all parts together; ``is_clipped``: elements outside are 0."""
 
     parts: tuple[Part, ...]
@@ -285,8 +281,7 @@ class View:
         return self.parts[0].tile.element
 
 
-@dataclass(frozen=True, eq=False)
-class Access:
+class Access(msgspec.Struct, frozen=True, eq=False):
     """An access tile of a view: ``extents`` of the dims of the view, or of the variables of an
     indirect one; dim k of the tile is dim ``order[k]`` of these, which begin at ``corner``.
 
@@ -305,8 +300,7 @@ class Access:
         return tuple(self.extents[d] for d in self.order)
 
 
-@dataclass(frozen=True, eq=False)
-class Future:
+class Future(msgspec.Struct, frozen=True, eq=False):
     """Parts of ``producers``. ``level``: the iterations and tiles that have produced them."""
 
     parts: tuple[DataTile, ...]

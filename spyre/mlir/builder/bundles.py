@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import BundleError, Finding
 from spyre.mlir.builder.operations import (
@@ -145,8 +147,7 @@ MAX_SEGMENTS = 7
 ALIGNMENT_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True)
-class BundleBuffer:
+class BundleBuffer(msgspec.Struct, frozen=True):
     """A launch argument (``arg_index`` ≥ 0) or a piece of the pool, ``nbytes`` long."""
 
     name: str
@@ -162,8 +163,7 @@ class BundleBuffer:
         return BufferAddress(name, self.offset_bytes + offset_bytes, loop_strides or {})
 
 
-@dataclass(slots=True)
-class BundleBuilder:
+class BundleBuilder(msgspec.Struct):
     """Collects a bundle; ``build`` may be called once everything has been added.
 
     ``symbolic``: addresses are launch arguments; otherwise they are baked into the SDSCs, with
@@ -171,11 +171,11 @@ class BundleBuilder:
     """
 
     symbolic: bool = True
-    arguments: list[BundleBuffer] = field(default_factory=list)
+    arguments: list[BundleBuffer] = msgspec.field(default_factory=list)
     pool_bytes: int = 0
-    sizes: list[RuntimeSize] = field(default_factory=list)
-    _steps: list[Step] = field(default_factory=list)
-    _loops: list[tuple[str, LoopCount]] = field(default_factory=list)
+    sizes: list[RuntimeSize] = msgspec.field(default_factory=list)
+    _steps: list[Step] = msgspec.field(default_factory=list)
+    _loops: list[tuple[str, LoopCount]] = msgspec.field(default_factory=list)
     _loop_count: int = 0
 
     def argument(self, nbytes: int, name: str = "") -> BundleBuffer:
@@ -300,8 +300,7 @@ def parameter_name(buffer: str) -> str:
     return f"{buffer}_base_addr"
 
 
-@dataclass(frozen=True)
-class BuiltBundle:
+class BuiltBundle(msgspec.Struct, frozen=True, dict=True):
     """A bundle made in code: it can run at once, or be written as a directory.
 
     ``built``: operations by the file name that executes of ``program`` use. A launch gives the
@@ -313,10 +312,10 @@ class BuiltBundle:
     program: LoopProgram
     built: Mapping[str, BuiltOperation]
     steps: Sequence[BuiltStep]
-    buffers: Mapping[str, str] = field(default_factory=dict)
+    buffers: Mapping[str, str] = msgspec.field(default_factory=dict)
     sizes: Sequence[RuntimeSize] = ()
     directory: Path = Path()
-    extra_files: Mapping[str, bytes] = field(default_factory=dict)
+    extra_files: Mapping[str, bytes] = msgspec.field(default_factory=dict)
 
     @cached_property
     def operations(self) -> Mapping[str, Operation]:
@@ -368,14 +367,13 @@ def _program(
     return LoopProgram(tuple(maker.parameters), (), body, tuple(executes(body)))
 
 
-@dataclass(slots=True)
-class _ProgramMaker:
+class _ProgramMaker(msgspec.Struct):
     """Values of the buffers and sizes of a launch, and the terms that values share."""
 
-    parameters: list[Parameter] = field(default_factory=list)
-    buffers: dict[str, IndexValue] = field(default_factory=dict)
-    sizes: dict[RuntimeSize, IndexValue] = field(default_factory=dict)
-    terms: dict[Terms, Terms] = field(default_factory=dict)
+    parameters: list[Parameter] = msgspec.field(default_factory=list)
+    buffers: dict[str, IndexValue] = msgspec.field(default_factory=dict)
+    sizes: dict[RuntimeSize, IndexValue] = msgspec.field(default_factory=dict)
+    terms: dict[Terms, Terms] = msgspec.field(default_factory=dict)
     n_executes: int = 0
 
     def parameter(self, parameter: Parameter) -> IndexValue:
@@ -473,16 +471,15 @@ def emit_module(
     return Module(function, tuple(emitter.aliases))
 
 
-@dataclass(slots=True)
-class _ModuleEmitter:
+class _ModuleEmitter(msgspec.Struct):
     """Collects parameters, statements of the head, and map aliases."""
 
     buffers: Mapping[str, str]
     sizes: Sequence[RuntimeSize]
-    parameters: list[FunctionParameter] = field(default_factory=list)
-    head: list[Statement] = field(default_factory=list)
-    aliases: list[MapAlias] = field(default_factory=list)
-    _names: set[str] = field(default_factory=set)
+    parameters: list[FunctionParameter] = msgspec.field(default_factory=list)
+    head: list[Statement] = msgspec.field(default_factory=list)
+    aliases: list[MapAlias] = msgspec.field(default_factory=list)
+    _names: set[str] = msgspec.field(default_factory=set)
     _addresses: int = 0
 
     def __post_init__(self) -> None:

@@ -10,8 +10,10 @@ Common operations on host shapes are in :mod:`.recipes`, whole bundles in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError, ValidationError, has_errors
@@ -42,8 +44,7 @@ ROLES = ("OUTPUT", "KERNEL", "INPUT")
 """Roles given to tensors that do not name one, in order of first use; roles are not directions."""
 
 
-@dataclass(frozen=True, slots=True)
-class BufferAddress:
+class BufferAddress(msgspec.Struct, frozen=True):
     """An address relative to the start of a buffer of a bundle.
 
     The sum of ``offset_bytes``, of ``loop_strides`` bytes per iteration of each enclosing loop,
@@ -53,12 +54,11 @@ class BufferAddress:
 
     buffer: str
     offset_bytes: int = 0
-    loop_strides: Mapping[str, int | SizeValue] = field(default_factory=dict)
+    loop_strides: Mapping[str, int | SizeValue] = msgspec.field(default_factory=dict)
     shifts: tuple[SizeValue, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSize:
+class RuntimeSize(msgspec.Struct, frozen=True):
     """A size the launch gives, by ``name``: 0 < size <= ``maximum``, a multiple of
     ``granularity`` (elements). Dims of operations have a maximum, which their memory is laid out
     for; None: a size that only counts loops and moves addresses.
@@ -69,8 +69,7 @@ class RuntimeSize:
     granularity: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SizeValue:
+class SizeValue(msgspec.Struct, frozen=True):
     """An integer that depends on runtime sizes: symbol k of ``expression`` is ``sizes[k]``."""
 
     expression: AffineExpr
@@ -83,8 +82,7 @@ Resolve = Callable[[BufferAddress | RuntimeSize, int], int]
 always its symbol id."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperandSpec:
+class OperandSpec(msgspec.Struct, frozen=True):
     """One operand.
 
     ``dims``: layoutDimOrder_, innermost first, the stick dim at the position of its stick count.
@@ -98,22 +96,21 @@ class OperandSpec:
     dims: tuple[str, ...]
     stick: tuple[tuple[str, int], ...]
     base: Base
-    scale: Mapping[str, int] = field(default_factory=dict)
+    scale: Mapping[str, int] = msgspec.field(default_factory=dict)
     data_format: str = "SEN169_FP16"
     component: Component = Component.HBM
-    gap: Mapping[str, int] = field(default_factory=dict)
+    gap: Mapping[str, int] = msgspec.field(default_factory=dict)
     role: str = ""
-    max_dim_sizes: Mapping[str, int] = field(default_factory=dict)
-    device_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    max_dim_sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
+    device_dim_sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
     indirection: Indirection = Indirection.NONE
-    padding: Mapping[str, Padding] = field(default_factory=dict)
+    padding: Mapping[str, Padding] = msgspec.field(default_factory=dict)
     per_core_in_hbm: bool = False
-    own_slices: Mapping[str, int] = field(default_factory=dict)
+    own_slices: Mapping[str, int] = msgspec.field(default_factory=dict)
     own_core_slices: tuple[Mapping[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OperationSpec:
+class OperationSpec(msgspec.Struct, frozen=True):
     """An operation: ``extents`` is N_ (stick dims already rounded up), ``splits`` the work slices.
 
     ``core_order``: dims whose slice index varies fastest come first; by default the order of
@@ -128,17 +125,17 @@ class OperationSpec:
     extents: Mapping[str, int]
     inputs: Sequence[OperandSpec]
     outputs: Sequence[OperandSpec]
-    splits: Mapping[str, int] = field(default_factory=dict)
+    splits: Mapping[str, int] = msgspec.field(default_factory=dict)
     index_inputs: Sequence[OperandSpec] = ()
-    constants: Mapping[str, int] = field(default_factory=dict)
-    masks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
+    masks: Mapping[str, Sequence[tuple[int, int]]] = msgspec.field(default_factory=dict)
     core_order: Sequence[str] = ()
     data_format: str = "SEN169_FP16"
     constant_format: str = ""
     unit: str = "sfp"
-    windows: Mapping[str, Window] = field(default_factory=dict)
-    sizes: Mapping[str, RuntimeSize] = field(default_factory=dict)
-    last_extents: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[str, Window] = msgspec.field(default_factory=dict)
+    sizes: Mapping[str, RuntimeSize] = msgspec.field(default_factory=dict)
+    last_extents: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None) -> Sdsc:
@@ -146,8 +143,7 @@ def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None
     return build_inspected(spec, sdsc_name, resolve).sdsc
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltOperation:
+class BuiltOperation(msgspec.Struct, frozen=True):
     """An operation as described, and the result of checking it: no findings above warnings."""
 
     described: Operation

@@ -9,7 +9,9 @@ is next to it: runtime reference §1.1) and rounds stick dims up. Rules: SuperDS
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError
@@ -28,15 +30,14 @@ MASK_BITS: Mapping[tuple[str, str], int] = {
 """Bits that never win: the lowest and highest finite number; every other reduction masks with 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostOperand:
+class HostOperand(msgspec.Struct, frozen=True):
     """A tensor of a recipe: where it is, its format, and which axes of the host shape it lacks."""
 
     base: Base
     absent_axes: tuple[int, ...] = ()
     data_format: str = DL16
     component: Component = Component.HBM
-    gap: Mapping[str, int] = field(default_factory=dict)
+    gap: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 def default_dims(rank: int) -> tuple[str, ...]:

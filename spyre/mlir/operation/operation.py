@@ -12,13 +12,16 @@ launch (§11): memory stays laid out for the largest size, only the trip count c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
+from spyre.records import PartlyCompared
 from spyre.rules import Fault
 
 if TYPE_CHECKING:
@@ -62,8 +65,7 @@ class Padding(StrEnum):
     FULL_SPAN_UNNEEDED = "padded_fullspan_wunneeded"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A window that slides along a spatial dim: ``paddingSizes_`` of N_ (SDSC reference §3).
 
     The dim's extent counts output positions; input coordinate = position · ``stride`` + place in
@@ -87,8 +89,7 @@ class Window:
         return (positions - 1) * self.stride + self.dilation * (window - 1) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolicDim:
+class SymbolicDim(msgspec.Struct, frozen=True):
     """A dim whose extent is known at launch (SDSC reference §11); memory is laid out for the
     largest.
 
@@ -102,8 +103,7 @@ class SymbolicDim:
     tag: str = ""
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True, dict=True):
     """One operand.
 
     ``dims`` is the allocate node's layoutDimOrder_, innermost first, the stick dim standing where
@@ -132,18 +132,18 @@ class Tensor:
     stick_sizes: tuple[int, ...]
     starts: tuple[int, ...]
     symbolic: bool = False
-    gap_elements: Mapping[str, int] = field(default_factory=dict)
-    device_dim_sizes: Mapping[str, int] = field(default_factory=dict)
-    max_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    gap_elements: Mapping[str, int] = msgspec.field(default_factory=dict)
+    device_dim_sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
+    max_dim_sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
     indirection: Indirection = Indirection.NONE
     related_tensor: int | None = None
     per_core_in_hbm: bool = False
     json_path: str = "$"
-    padding: Mapping[str, Padding] = field(default_factory=dict)
-    own_slices: Mapping[str, int] = field(default_factory=dict)
+    padding: Mapping[str, Padding] = msgspec.field(default_factory=dict)
+    own_slices: Mapping[str, int] = msgspec.field(default_factory=dict)
     own_core_slices: tuple[Mapping[str, int], ...] = ()
     first_pitch_bytes: int = STICK_BYTES
-    pitches: Mapping[str, int] = field(default_factory=dict)
+    pitches: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @cached_property
     def sticks(self) -> Mapping[str, int]:
@@ -182,8 +182,7 @@ class Origin(NamedTuple):
     aten_op: str = ""
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(PartlyCompared, frozen=True, dict=True):
     """One computeOp_ over all its cores.
 
     ``extents``: total iteration extent (elements) per dim in N_ order. ``slices``: work slices per
@@ -197,6 +196,8 @@ class Operation:
     operations that differ in it only are equal and share plans.
     """
 
+    uncompared = frozenset({"origin"})
+
     name: str
     file: str
     sdsc_name: str
@@ -208,16 +209,16 @@ class Operation:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     index_tensors: tuple[Tensor, ...] = ()
-    masks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    constants: Mapping[str, int] = field(default_factory=dict)
-    constant_formats: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, tuple[tuple[int, int], ...]] = msgspec.field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
+    constant_formats: Mapping[str, str] = msgspec.field(default_factory=dict)
     data_format: str = "SEN169_FP16"
     unit: str = "sfp"
-    windows: Mapping[str, Window] = field(default_factory=dict)
-    symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
-    last_extents: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[str, Window] = msgspec.field(default_factory=dict)
+    symbolic_dims: Mapping[str, SymbolicDim] = msgspec.field(default_factory=dict)
+    last_extents: Mapping[str, int] = msgspec.field(default_factory=dict)
     index_steps: tuple[tuple[int, int], ...] = ()
-    origin: Origin = field(default=Origin(), compare=False, repr=False)
+    origin: Origin = Origin()
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields only, so that plans on disk do not store cached properties."""
@@ -344,8 +345,7 @@ STORED_PADDING = (Padding.STORED_ZEROS, Padding.FULL_SPAN, Padding.FULL_SPAN_UNN
 """Kinds of padding that stand in memory; with any other the padding is implied (our reading)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(msgspec.Struct, frozen=True):
     """``stored`` elements per dim, ``pitch_bytes`` per dim (between sticks for a stick dim, between
     elements otherwise), ``allocation_bytes`` of the whole (HBM) or one core's (LX) tensor, and
     ``span_bytes`` from a core's start to the end of the last stick it touches.
@@ -421,8 +421,7 @@ def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
     return tuple(bounded or shared)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexStep:
+class IndexStep(msgspec.Struct, frozen=True):
     """The move of a value tensor by one step of an index: ``page`` elements of ``dim`` (§6.4).
 
     ``inside``: the iteration runs within the page along ``dim``; otherwise the index takes the

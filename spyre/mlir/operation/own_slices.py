@@ -8,8 +8,10 @@ SuperDSC reference §5.4, §9 (sdsc.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import product
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.mlir.operation.operation import Component, Operation, Tensor, footprint
 from spyre.rules import Fault
@@ -18,8 +20,7 @@ SHUFFLE = "shuffle"
 Slices = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDivision:
+class TensorDivision(msgspec.Struct, frozen=True):
     """Division of a tensor over cores: slices per dim, and the slice indices of each core.
 
     ``rows`` has one entry per core of the operation, empty for a core that holds no slice.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 from spyre.errors import BundleError
 
@@ -81,8 +82,7 @@ class AffineExpr:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class AffineConstant(AffineExpr):
+class AffineConstant(AffineExpr, msgspec.Struct, frozen=True):
     """An integer."""
 
     value: int
@@ -94,8 +94,7 @@ class AffineConstant(AffineExpr):
         return str(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class AffineDim(AffineExpr):
+class AffineDim(AffineExpr, msgspec.Struct, frozen=True):
     """Dimension operand number ``index``, printed ``d0``, ``d1``, …"""
 
     index: int
@@ -109,8 +108,7 @@ class AffineDim(AffineExpr):
         return f"d{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class AffineSymbol(AffineExpr):
+class AffineSymbol(AffineExpr, msgspec.Struct, frozen=True):
     """Symbol operand number ``index``, printed ``s0``, ``s1``, …"""
 
     index: int
@@ -119,8 +117,7 @@ class AffineSymbol(AffineExpr):
         return f"s{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class AffineBinary(AffineExpr):
+class AffineBinary(AffineExpr, msgspec.Struct, frozen=True):
     """``left operator right``. BundleError SPY124 if not affine, SPY125 for a division by ≤ 0."""
 
     operator: Operator
@@ -152,8 +149,7 @@ class AffineBinary(AffineExpr):
         return f"{left}{blank}{self.operator}{blank}{right}"
 
 
-@dataclass(frozen=True, slots=True)
-class AffineMap:
+class AffineMap(msgspec.Struct, frozen=True):
     """``affine_map<(d0, …)[s0, …] -> (results)>``; operands by number. Bundles have one result."""
 
     n_dims: int
@@ -178,8 +174,7 @@ class AffineMap:
         return f"affine_map<{_operands(self.n_dims, self.n_symbols)} -> ({results})>"
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(msgspec.Struct, frozen=True):
     """``value >= 0``, or ``value == 0``."""
 
     value: AffineExpr
@@ -189,8 +184,7 @@ class Constraint:
         return f"{self.value} {'==' if self.is_equality else '>='} 0"
 
 
-@dataclass(frozen=True, slots=True)
-class AffineSet:
+class AffineSet(msgspec.Struct, frozen=True):
     """``affine_set<(d0, …)[s0, …] : (constraints)>``: the integer points that satisfy all."""
 
     n_dims: int
@@ -262,8 +256,7 @@ def slope_along(expr: AffineExpr, dim: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ExprArithmetic(Generic[T]):
+class ExprArithmetic(msgspec.Struct, Generic[T], frozen=True):
     """Arithmetic of values of type T: constants from int, and the six operators."""
 
     constant: Callable[[int], T]

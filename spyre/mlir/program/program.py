@@ -11,25 +11,27 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
 
 from spyre.errors import LaunchError, SourceLocation
 from spyre.mlir.program.values import INT64_MAX, Environment, IndexValue
+from spyre.records import PartlyCompared
 
 if TYPE_CHECKING:
     from spyre.mlir.program.schedule import Schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class Located(PartlyCompared, frozen=True, kw_only=True):
     """Base of the parts: location in bundle.mlir, ignored by comparisons."""
 
-    location: SourceLocation | None = field(default=None, compare=False, repr=False)
+    uncompared = frozenset({"location"})
+
+    location: SourceLocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter(Located):
+class Parameter(Located, frozen=True):
     """One launch argument. ``name`` is without %; granularity and max_value may be unknown.
 
     An ``input_arg`` without annotations is a device address in bytes, with them a dimension size
@@ -52,8 +54,7 @@ class Parameter(Located):
         return f"{self.name}: {self.kind}{granularity}{maximum}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAllocation(Located):
+class DeviceAllocation(Located, frozen=True):
     """Device memory held for the whole launch; one per textual occurrence, in textual order."""
 
     index: int
@@ -63,8 +64,7 @@ class DeviceAllocation(Located):
         return f"allocation{self.index}: {self.size_bytes} bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class Execute(Located):
+class Execute(Located, frozen=True):
     """Run one operation, with the value ``symbols[k]`` for symbol ``symbol_ids[k]``.
 
     ``index`` counts the executes of the program in textual order. ``sdsc_filename``: name of the
@@ -78,8 +78,7 @@ class Execute(Located):
     symbols: tuple[IndexValue, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Loop(Located):
+class Loop(Located, frozen=True):
     """``for variable = lower; variable < upper; variable += step``; the step is positive."""
 
     variable: str
@@ -237,8 +236,7 @@ class LinkableProgram(Protocol):
         """All dynamic executes with their symbol values, for one launch. LaunchError if invalid."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopProgram:
+class LoopProgram(msgspec.Struct, frozen=True):
     """A bundle's function: parameters, allocations, and loops of executes.
 
     ``executes`` lists the static executes in textual order; ``executes[k].index == k``.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.errors import BundleError, LaunchError, SourceLocation
 from spyre.mlir.program.program import Body, Execute, Loop, executes
@@ -32,8 +33,7 @@ MAX_ELEMENTS = 2**27
 _SAFE = 2**61
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """Every dynamic execute of a launch, in program order, with its symbol values.
 
     ``order[k]`` (int32) is the static execute that runs k-th, ``instance[k]`` (int64) its row in
@@ -51,8 +51,7 @@ class Schedule:
         return len(self.order)
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(msgspec.Struct, frozen=True):
     """The iterations of the enclosing loops; ``indices`` is int64 ``(n_rows, depth)``."""
 
     environment: Environment
@@ -64,8 +63,7 @@ _Run = tuple[Execute, _Level]
 """An execute: one instance per row of its level."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Nest:
+class _Nest(msgspec.Struct, frozen=True):
     """A loop unrolled: ``parent[row of inner]`` is the row of the outer level it belongs to."""
 
     parent: Int64Array
@@ -74,8 +72,7 @@ class _Nest:
     """Dynamic executes per row of the inner level."""
 
 
-@dataclass(slots=True)
-class _Budget:
+class _Budget(msgspec.Struct):
     """Remaining budget of executes and elements; raises before a limit is exceeded."""
 
     max_executes: int

@@ -9,9 +9,11 @@ all iterations at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import BundleError, Location, SpyreError
 from spyre.mlir.program.affine import INTEGERS, AffineExpr, ExprArithmetic, Operator, fold, positive
@@ -41,8 +43,7 @@ MAX_DEPTH = 32
 MAX_SIZE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(msgspec.Struct, frozen=True):
     """Values of atoms: integers, and per enclosing loop a column of induction values.
 
     ``columns[depth]`` is int64 (or, for exactness beyond int64, object) of shape
@@ -59,8 +60,7 @@ class Environment:
         return replace(self, columns=tuple(c.astype(object) for c in self.columns))
 
 
-@dataclass(frozen=True, slots=True)
-class InputAtom:
+class InputAtom(msgspec.Struct, frozen=True):
     """An integer that is not computed: by ``source``, that of parameter ``index``, the device
     address (bytes) of allocation ``index``, or the induction variable of the enclosing loop at
     depth ``index`` (0: outermost).
@@ -92,8 +92,7 @@ class InputAtom:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(msgspec.Struct, frozen=True):
     """``left operator right`` where the result is not linear: a division or a product."""
 
     operator: Operator
@@ -124,8 +123,7 @@ Atom = InputAtom | Derived
 Terms = tuple[tuple[Atom, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IndexValue:
+class IndexValue(msgspec.Struct, frozen=True):
     """``constant + Σ coefficient · atom``; terms in canonical order, no coefficient is 0."""
 
     constant: int = 0

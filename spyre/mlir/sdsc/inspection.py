@@ -11,10 +11,11 @@ The titles of codes are in :mod:`spyre.codes`. Rules: SuperDSC reference §2-§1
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
 from spyre.mlir.operation import Indirection, Operation, Padding, Tensor
@@ -379,8 +380,7 @@ FORM_RULES: RuleSet[SdscDocument, str] = RuleSet(
 LARGEST_TEXT = 10**17
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(msgspec.Struct, frozen=True):
     """Findings on one SDSC; its operation, or None after an error or a feature not simulated."""
 
     findings: tuple[Finding, ...]

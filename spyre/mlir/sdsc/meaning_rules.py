@@ -7,10 +7,10 @@ Rules: SuperDSC reference §2-§6, §8, §9, §11, §12 (sdsc.md), operations re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from math import prod
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.mlir.operation import (

@@ -10,10 +10,10 @@ reading does not need is checked by :mod:`.inspection`. Rules: SuperDSC referenc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from msgspec import UnsetType
+from msgspec.structs import replace
 
 from spyre.mlir.operation import Operation, Origin, SymbolicDim, Tensor, Window, indexed_dims
 from spyre.mlir.sdsc.reading import (

@@ -8,9 +8,9 @@ Rules: SuperDSC reference §2, §3, §5, §9, §11 (sdsc.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
@@ -63,8 +63,7 @@ def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
     return tuple(int_or_none(step[key]) for key in ordered)
 
 
-@dataclass(frozen=True)
-class SdscDocument:
+class SdscDocument(msgspec.Struct, frozen=True, dict=True):
     """One SDSC file and values derived from it; ``file`` names it in errors."""
 
     sdsc: Sdsc
@@ -232,8 +231,7 @@ def unknown_dim(document: SdscDocument, dim: str, dims: Mapping[str, int], path:
 # --- values for the rules ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RuleContext:
+class RuleContext(msgspec.Struct, frozen=True, dict=True):
     """Subject of a rule on the meaning: an operation, and the file it was read from.
 
     ``source`` is None for a built operation: paths are then those of the file that the writer would

@@ -9,11 +9,11 @@ again. The builder and the torch backend emit through it. Forms: SuperDSC refere
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from spyre.mlir.operation import (
     MASK_CONSTANT,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from lark import Token
 
 from spyre.mlir.program import AffineMap
@@ -25,8 +25,7 @@ _CHARACTERS = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
-@dataclass(frozen=True, slots=True)
-class RawAttribute:
+class RawAttribute(msgspec.Struct, frozen=True):
     """``key = value`` as parsed: a token, a list (array or dictionary), a map, text, or None."""
 
     key: str

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+import msgspec
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from spyre.mlir.text.syntax import Rejection
@@ -43,8 +43,7 @@ _QUOTED_OPERATION = re.compile(r'"([a-z_]+\.[a-z_.]+)"')
 _SHOWN = 40
 
 
-@dataclass(frozen=True, slots=True)
-class ParseFailure:
+class ParseFailure(msgspec.Struct, frozen=True):
     """Position where parsing stopped: offset, the terminals that would fit, and the text."""
 
     text: str

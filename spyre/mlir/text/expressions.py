@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from spyre.errors import BundleError
 from spyre.mlir.program import (
@@ -34,8 +35,7 @@ class Placed(Protocol):
 MAX_DEPTH = 100
 
 
-@dataclass(frozen=True, slots=True)
-class DraftExpr:
+class DraftExpr(msgspec.Struct, frozen=True):
     """An expression with unresolved names: ``content`` is a name, an integer or an operation."""
 
     position: int

@@ -9,7 +9,8 @@ format reference §3 and §4.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from spyre.errors import BundleError, Finding, Severity, ValidationError, has_errors
 from spyre.mlir.program import (
@@ -53,16 +54,15 @@ def _lowered(module: syntax.Module) -> LoopProgram:
     return LoopProgram(parameters, tuple(lowering.allocations), body, tuple(executes(body)))
 
 
-@dataclass(slots=True)
-class _Lowering:
+class _Lowering(msgspec.Struct):
     """State of the walk: values, parameters and maps by name, and the collected allocations."""
 
     module: syntax.Module
-    values: dict[str, IndexValue] = field(default_factory=dict)
-    parameters: dict[str, tuple[int, syntax.ParameterType]] = field(default_factory=dict)
-    maps: dict[str, AffineMap] = field(default_factory=dict)
-    allocations: list[DeviceAllocation] = field(default_factory=list)
-    terms: dict[Terms, Terms] = field(default_factory=dict)
+    values: dict[str, IndexValue] = msgspec.field(default_factory=dict)
+    parameters: dict[str, tuple[int, syntax.ParameterType]] = msgspec.field(default_factory=dict)
+    maps: dict[str, AffineMap] = msgspec.field(default_factory=dict)
+    allocations: list[DeviceAllocation] = msgspec.field(default_factory=list)
+    terms: dict[Terms, Terms] = msgspec.field(default_factory=dict)
     n_executes: int = 0
 
     def __post_init__(self) -> None:
@@ -145,8 +145,7 @@ class _Lowering:
 # --- checks -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ModuleInspection:
+class ModuleInspection(msgspec.Struct, frozen=True):
     """Findings on a module in textual order; ``lowered``: its program, or why it has none."""
 
     findings: tuple[Finding, ...]

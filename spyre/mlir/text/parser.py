@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput
+from msgspec.structs import replace
 
 from spyre.cache import require_trusted, writable_directory
 from spyre.errors import MlirSyntaxError

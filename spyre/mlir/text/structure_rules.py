@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+import msgspec
 
 from spyre.errors import Finding, SourceLocation
 from spyre.mlir.program import AffineMap
@@ -97,8 +98,7 @@ def use_position(module: Module, name: str, op: Statement) -> int:
     return position if position >= 0 else op.position
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(msgspec.Struct):
     """State of the walk: ``visible`` maps a name to its type (None: a plain index value).
 
     ``varying``: names whose values change with a loop. ``symbol_ids``: those of the first execute
@@ -106,18 +106,18 @@ class _Walk:
     """
 
     module: Module
-    visible: dict[str, ParameterType] = field(default_factory=dict)
-    positions: dict[str, int] = field(default_factory=dict)
-    maps: dict[str, AffineMap] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
-    opened: list[str] = field(default_factory=list)
-    unknown: list[tuple[str, int]] = field(default_factory=list)
-    misused: set[tuple[str, int]] = field(default_factory=set)
-    varying: set[str] = field(default_factory=set)
-    symbol_ids: dict[str, frozenset[int]] = field(default_factory=dict)
+    visible: dict[str, ParameterType] = msgspec.field(default_factory=dict)
+    positions: dict[str, int] = msgspec.field(default_factory=dict)
+    maps: dict[str, AffineMap] = msgspec.field(default_factory=dict)
+    ended: set[str] = msgspec.field(default_factory=set)
+    opened: list[str] = msgspec.field(default_factory=list)
+    unknown: list[tuple[str, int]] = msgspec.field(default_factory=list)
+    misused: set[tuple[str, int]] = msgspec.field(default_factory=set)
+    varying: set[str] = msgspec.field(default_factory=set)
+    symbol_ids: dict[str, frozenset[int]] = msgspec.field(default_factory=dict)
     loops: int = 0
     allocated_bytes: int = 0
-    faults: list[ModuleFault] = field(default_factory=list)
+    faults: list[ModuleFault] = msgspec.field(default_factory=list)
 
     def aliases(self) -> None:
         """Aliases have the whole file as their scope, so they come first."""

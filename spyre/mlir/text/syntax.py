@@ -11,31 +11,33 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 
+import msgspec
+
 from spyre.errors import SourceLocation
 from spyre.mlir.program import AffineMap
+from spyre.records import PartlyCompared
 from spyre.rules import Fault
 
 NO_POSITION = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyntaxNode:
+class SyntaxNode(PartlyCompared, frozen=True, kw_only=True):
     """Base of the nodes: ``position`` is the offset of the first character, never compared."""
 
-    position: int = field(default=NO_POSITION, compare=False, repr=False)
+    uncompared = frozenset({"position"})
+
+    position: int = NO_POSITION
 
 
-@dataclass(frozen=True, slots=True)
-class SourceText:
+class SourceText(msgspec.Struct, frozen=True):
     """The text a module was read from; ``line_starts`` holds the offset of every line."""
 
     file: str
-    text: str = field(repr=False)
-    line_starts: tuple[int, ...] = field(repr=False)
+    text: str
+    line_starts: tuple[int, ...]
 
     @classmethod
     def of(cls, file: str, text: str) -> SourceText:
@@ -67,8 +69,7 @@ class ArgumentField(StrEnum):
     MAX_VALUE = "max_value"
 
 
-@dataclass(frozen=True, slots=True)
-class InputArgType:
+class InputArgType(msgspec.Struct, frozen=True):
     """``!sdscbundle.input_arg<index, …>``: a wrapped launch argument, with its annotations."""
 
     granularity: int | None = None
@@ -90,41 +91,38 @@ ParameterType = InputArgType | None
 """None: ``index``, whose integer the caller gives itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionParameter(SyntaxNode):
+class FunctionParameter(SyntaxNode, frozen=True):
     """One function parameter; ``name`` is without its ``%``, as everywhere in the tree."""
 
     name: str
     type: ParameterType
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute(SyntaxNode):
+class Attribute(SyntaxNode, frozen=True):
     """An attribute without a meaning here: key and value as canonical text (None: unit)."""
 
     key: str
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MapAlias(SyntaxNode):
+class MapAlias(SyntaxNode, frozen=True):
     """``#name = affine_map<…>``. ``in_function``: written where MLIR does not allow it."""
+
+    uncompared = SyntaxNode.uncompared | {"in_function"}
 
     name: str
     map: AffineMap
-    in_function: bool = field(default=False, compare=False)
+    in_function: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantOp(SyntaxNode):
+class ConstantOp(SyntaxNode, frozen=True):
     """``%result = arith.constant value : index``."""
 
     result: str
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class AddIOp(SyntaxNode):
+class AddIOp(SyntaxNode, frozen=True):
     """``%result = arith.addi %left, %right : index``."""
 
     result: str
@@ -132,8 +130,7 @@ class AddIOp(SyntaxNode):
     right: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractOp(SyntaxNode):
+class ExtractOp(SyntaxNode, frozen=True):
     """``%result = sdscbundle.input_arg_extract field from %argument : type -> index``."""
 
     result: str
@@ -142,16 +139,14 @@ class ExtractOp(SyntaxNode):
     type: ParameterType = InputArgType()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateOp(SyntaxNode):
+class AllocateOp(SyntaxNode, frozen=True):
     """``%result = sdscbundle.device_mem_allocate size_bytes bytes : index``."""
 
     result: str
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyOp(SyntaxNode):
+class ApplyOp(SyntaxNode, frozen=True):
     """``%result = affine.apply map(dims)[symbols]``; ``map`` is an alias name or a map."""
 
     result: str
@@ -160,8 +155,7 @@ class ApplyOp(SyntaxNode):
     symbols: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ExecuteOp(SyntaxNode):
+class ExecuteOp(SyntaxNode, frozen=True):
     """``sdscbundle.sdsc_execute (operands) {sdsc_filename, symbol_ids}``.
 
     Operand k is the value of symbol ``symbol_ids[k]``. ``attributes`` holds those we do not know.
@@ -173,8 +167,7 @@ class ExecuteOp(SyntaxNode):
     attributes: tuple[Attribute, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ForOp(SyntaxNode):
+class ForOp(SyntaxNode, frozen=True):
     """``scf.for %variable = %lower to %upper step %step { body }``."""
 
     variable: str
@@ -188,8 +181,7 @@ Definition = ConstantOp | AddIOp | ExtractOp | AllocateOp | ApplyOp
 Statement = Definition | ExecuteOp | ForOp
 
 
-@dataclass(frozen=True, slots=True)
-class Function(SyntaxNode):
+class Function(SyntaxNode, frozen=True):
     """``func.func @name(parameters) { body return }``."""
 
     name: str
@@ -199,15 +191,16 @@ class Function(SyntaxNode):
     attributes: tuple[Attribute, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Module(SyntaxNode):
+class Module(SyntaxNode, frozen=True):
     """A whole bundle.mlir: map aliases and the one function. ``source`` is None if made in code."""
+
+    uncompared = SyntaxNode.uncompared | {"source"}
 
     function: Function
     aliases: tuple[MapAlias, ...] = ()
     name: str | None = None
     attributes: tuple[Attribute, ...] = ()
-    source: SourceText | None = field(default=None, compare=False, repr=False)
+    source: SourceText | None = None
 
     def locate(self, position: int) -> SourceLocation | None:
         """Place of an offset of the source; None when the module was made in code."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from spyre.errors import Finding
 from spyre.mlir.tiles.forms import Element, elements_of
@@ -65,13 +66,12 @@ def check_tiles(module: TileModule) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-@dataclass
-class _Value:
+class _Value(msgspec.Struct):
     """A value in scope. ``defined_by``: its operation; None for arguments."""
 
     type: Type
     defined_by: TileOp | None = None
-    uses: list[int] = field(default_factory=list)
+    uses: list[int] = msgspec.field(default_factory=list)
 
 
 class _Function:

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any
+
+import msgspec
 
 from spyre.mlir.text import print_key, quote
 from spyre.mlir.tiles.reading import Reader
@@ -48,8 +49,7 @@ INDENT = "  "
 GENERIC_FORM = "( %values* ) : ( ?( !values* )? ) -> !result*"
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
+class Element(msgspec.Struct, frozen=True):
     """One element: its sign ('' for literal text, ``?`` for a part), name, and literal tokens."""
 
     sign: str
@@ -92,17 +92,16 @@ def elements_of(form: str) -> tuple[Element, ...]:
     return sequence()
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(msgspec.Struct):
     """An operation while it is read. ``body`` reads the operations of a region up to its brace;
     ``pending``: arguments of the next region.
     """
 
     body: Callable[[], tuple[TileOp, ...]]
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = msgspec.field(default_factory=dict)
     attributes: tuple[AttributeEntry, ...] = ()
-    regions: list[Region] = field(default_factory=list)
-    pending: list[tuple[Name, Type | None]] = field(default_factory=list)
+    regions: list[Region] = msgspec.field(default_factory=list)
+    pending: list[tuple[Name, Type | None]] = msgspec.field(default_factory=list)
 
 
 def read_form(reader: Reader, elements: tuple[Element, ...], draft: Draft) -> None:

@@ -7,8 +7,9 @@ checker does that.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from difflib import get_close_matches
+
+from msgspec.structs import replace
 
 from spyre.errors import MlirSyntaxError
 from spyre.mlir.tiles.forms import GENERIC_FORM, Draft, elements_of, read_form

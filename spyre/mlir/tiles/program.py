@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+
+import msgspec
 
 from spyre.errors import BundleError, Finding, LaunchError
 from spyre.mlir.tiles.checker import check_tiles
@@ -17,8 +18,7 @@ from spyre.mlir.tiles.syntax import INTEGERS, TileFunction, TileModule, TileOp, 
 _RUNNABLE = (*INTEGERS, "f16", "bf16", "f32", "runtime_arg")
 
 
-@dataclass(frozen=True, slots=True)
-class KtirArgument:
+class KtirArgument(msgspec.Struct, frozen=True):
     """An argument of a function.
 
     ``is_pointer``: it is the address of views, of elements ``element``; else a number of that type.
@@ -34,8 +34,7 @@ class KtirArgument:
     is_stored: bool = False
 
 
-@dataclass(frozen=True)
-class KtirProgram:
+class KtirProgram(msgspec.Struct, frozen=True):
     """A text of KTIR. Equal programs have equal trees; ``str(program)`` is the text of the tree."""
 
     module: TileModule

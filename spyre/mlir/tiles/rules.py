@@ -7,9 +7,10 @@ have the types that are written. Shapes are static here: ``?`` stays open until 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import msgspec
 
 from spyre.mlir.program import (
     INTEGERS as INTEGER_ARITHMETIC,
@@ -51,8 +52,7 @@ COMBINERS = ("addf", "mulf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi
              "minsi", "maxui", "minui")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """An operation where it stands. ``types``: of its operands, by name."""
 
     module: TileModule

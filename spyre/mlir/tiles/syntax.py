@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any
 
+import msgspec
+
 from spyre.errors import SourceLocation
 from spyre.mlir.program import AffineExpr
 from spyre.mlir.text import NO_POSITION, Rejection, SourceText, SyntaxNode
+from spyre.records import PartlyCompared
 
 __all__ = ["NO_POSITION", "Rejection", "SourceText"]
 
@@ -51,8 +53,7 @@ _FUTURE = re.compile(r"(?:!ktdp\.tile_future)? ?<(.*?), ?groups ?= ?(.*)>")
 _LARGEST_EXTENT = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(PartlyCompared, frozen=True):
     """A type: ``kind`` is the name of a scalar type, or ``tensor``, ``memref``, ``access_tile``,
     ``runtime_arg``, ``tile_future`` or ``other``.
 
@@ -61,11 +62,13 @@ class Type:
     ``text``: as written, with single blanks.
     """
 
+    uncompared = frozenset({"text"})
+
     kind: str
     shape: tuple[int | None, ...] = ()
     element: str = ""
     details: tuple[Any, ...] = ()
-    text: str = field(default="", compare=False)
+    text: str = ""
 
     @property
     def is_shaped(self) -> bool:
@@ -130,8 +133,7 @@ def read_type(text: str) -> Type:
     return Type("other", text=shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Alias:
+class Alias(msgspec.Struct, frozen=True):
     """``#name``, defined at top level."""
 
     name: str
@@ -140,8 +142,7 @@ class Alias:
         return f"#{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Numeral:
+class Numeral(msgspec.Struct, frozen=True):
     """The text of a number in the source, with its type if the source names one."""
 
     text: str
@@ -158,8 +159,7 @@ class Numeral:
         return self.text if self.type is None else f"{self.text} : {self.type}"
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(msgspec.Struct, frozen=True):
     """A value without a meaning here, as canonical text."""
 
     text: str
@@ -168,8 +168,7 @@ class Opaque:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Quoted(Opaque):
+class Quoted(Opaque, frozen=True):
     """A string."""
 
 
@@ -177,16 +176,14 @@ AttributeValue = Any
 """Alias, Numeral, Opaque, Quoted, Type, AffineMap, AffineSet, None, or a tuple of any of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeEntry(SyntaxNode):
+class AttributeEntry(SyntaxNode, frozen=True):
     """``key = value`` of an attribute dictionary; ``value`` None: the key alone."""
 
     key: str
     value: AttributeValue = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(msgspec.Struct, frozen=True):
     """An affine expression over values: dim k of ``expr`` is the value ``names[k]``."""
 
     expr: AffineExpr
@@ -196,8 +193,7 @@ class Expression:
         return re.sub(r"\bd(\d+)\b", lambda m: f"%{self.names[int(m[1])]}", str(self.expr))
 
 
-@dataclass(frozen=True, slots=True)
-class Subscript:
+class Subscript(msgspec.Struct, frozen=True):
     """One dim of an indirect access: ``(expression)``, or ``ind(%view[expressions])``."""
 
     view: Name | None
@@ -208,8 +204,7 @@ class Subscript:
         return f"({inside})" if self.view is None else f"ind(%{self.view}[{inside}])"
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(msgspec.Struct, frozen=True):
     """A block: ``arguments`` with their types, None where the operation implies them.
 
     ``style`` says how the arguments are written: ``label``, ``list``, or by the operation itself.
@@ -220,16 +215,17 @@ class Region:
     style: str = "operation"
 
 
-@dataclass(frozen=True, slots=True)
-class TileOp(SyntaxNode):
+class TileOp(SyntaxNode, frozen=True):
     """One operation. ``fields``: the names of its row's form, types under ``!name``."""
+
+    uncompared = SyntaxNode.uncompared | {"location"}
 
     name: str
     results: tuple[Name, ...] = ()
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
     attributes: tuple[AttributeEntry, ...] = ()
     regions: tuple[Region, ...] = ()
-    location: str | None = field(default=None, compare=False)
+    location: str | None = None
 
     def attribute(self, key: str) -> AttributeEntry | None:
         """The attribute ``key``, if it is given."""
@@ -270,19 +266,21 @@ def names_in(value: Any) -> Iterator[Name]:
             yield from names_in(item)
 
 
-@dataclass(frozen=True, slots=True)
-class TileParameter(SyntaxNode):
+class TileParameter(SyntaxNode, frozen=True):
     """``%name: type {attributes}``; the name is empty in a declaration."""
+
+    uncompared = SyntaxNode.uncompared | {"location"}
 
     name: Name
     type: Type
     attributes: tuple[AttributeEntry, ...] = ()
-    location: str | None = field(default=None, compare=False)
+    location: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TileFunction(SyntaxNode):
+class TileFunction(SyntaxNode, frozen=True):
     """``func.func @name(parameters) -> results attributes {…} { body }``."""
+
+    uncompared = SyntaxNode.uncompared | {"location"}
 
     name: str
     parameters: tuple[TileParameter, ...]
@@ -290,7 +288,7 @@ class TileFunction(SyntaxNode):
     attributes: tuple[AttributeEntry, ...]
     body: tuple[TileOp, ...]
     visibility: str = ""
-    location: str | None = field(default=None, compare=False)
+    location: str | None = None
 
     def walk(self) -> Iterator[TileOp]:
         """Every operation in textual order, before those of its regions."""
@@ -304,20 +302,21 @@ def walk(body: tuple[TileOp, ...]) -> Iterator[TileOp]:
         yield from op.inside()
 
 
-@dataclass(frozen=True, slots=True)
-class TileModule(SyntaxNode):
+class TileModule(SyntaxNode, frozen=True):
     """A whole text. ``wrapped``: ``module`` is written; else functions stand at top level.
 
     ``aliases``: maps, sets and locations by name.
     """
 
+    uncompared = SyntaxNode.uncompared | {"location", "source"}
+
     functions: tuple[TileFunction, ...] = ()
-    aliases: Mapping[str, AttributeValue] = field(default_factory=dict)
+    aliases: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
     wrapped: bool = True
     name: str | None = None
     attributes: tuple[AttributeEntry, ...] = ()
-    location: str | None = field(default=None, compare=False)
-    source: SourceText | None = field(default=None, compare=False, repr=False)
+    location: str | None = None
+    source: SourceText | None = None
 
     def locate(self, position: int) -> SourceLocation | None:
         """Place of an offset of the source."""
@@ -333,8 +332,7 @@ class TileModule(SyntaxNode):
         return None if entry is None else self.resolved(entry.value)
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySpace:
+class MemorySpace(msgspec.Struct, frozen=True):
     """Memory of a view. ``tile``: the tile whose scratchpad it is; None: the running tile's."""
 
     is_local: bool

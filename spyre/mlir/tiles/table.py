@@ -14,12 +14,12 @@ elementwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class OperationRow:
+
+class OperationRow(msgspec.Struct, frozen=True):
     """One operation. ``refused``: why it is not simulated."""
 
     name: str

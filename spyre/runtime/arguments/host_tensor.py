@@ -22,11 +22,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,8 +46,7 @@ from spyre.layout import contiguous_strides
 # --- .npy and .npz files -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayHeader:
+class ArrayHeader(msgspec.Struct, frozen=True):
     """The header of an array. ``in_columns``: column-major order."""
 
     name: str
@@ -173,8 +172,7 @@ _MOST_ELEMENTS = 1 << 40
 _HOST_ROUNDING = NumericRules(bfloat16_rounding="even")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(msgspec.Struct, frozen=True):
     """Shape (elements) and torch dtype name a tensor has to have."""
 
     name: str
@@ -189,8 +187,7 @@ class TensorSpec:
         return f"{'x'.join(map(str, self.shape)) or _SCALAR}@{self.dtype_name}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostTensor:
+class HostTensor(msgspec.Struct, frozen=True, eq=False):
     """A host tensor: element (i0, i1, …) is ``storage[storage_offset + Σ i·strides]``.
 
     ``strides`` and ``storage_offset`` in elements. ``storage`` is 1-D with the numpy dtype of

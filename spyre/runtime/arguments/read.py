@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS, find_host_dtype
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
@@ -196,8 +197,7 @@ def _host_tensor(value: InputValue, argument: ArgumentSpec) -> HostTensor:
 # --- derived arguments ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentUse:
+class ArgumentUse(msgspec.Struct, frozen=True):
     """One operand of one execute statement, and the range of its argument that it accesses.
 
     ``end_bytes``: end of the range over all executions, from the argument's first byte. ``sized``:

@@ -8,8 +8,10 @@ choice fits, otherwise row-major is assumed unless the caller gives strides.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import permutations
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import Finding, LaunchError, SpyreError
 from spyre.layout import (
@@ -25,8 +27,7 @@ from spyre.runtime.program import VERSION, ArgumentEntry, LaunchSpec, Role
 _MAX_PERMUTED_DIMS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentSpec:
+class ArgumentSpec(msgspec.Struct, frozen=True):
     """One argument.
 
     ``name``: ``arg_K``. ``shape`` and ``strides`` (elements): the host extents ``layout`` was made
@@ -59,8 +60,7 @@ class ArgumentSpec:
         return TensorSpec(self.name, self.shape, self.dtype_name)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelArguments:
+class KernelArguments(msgspec.Struct, frozen=True):
     """All arguments in launch order, the size of the pool in bytes (0: no pool), and findings.
 
     ``is_derived``: there was no launch_spec.json. ``aliases``: (argument, argument index) pairs of

@@ -24,9 +24,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise, product
 
+import msgspec
 import numpy as np
 
 from spyre.dtypes import STICK_BYTES
@@ -58,8 +58,7 @@ DETAIL_LIMIT = 160
 """Characters of a dtype and sizes in a header, which also has the name and number of the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveRecord:
+class CollectiveRecord(msgspec.Struct, frozen=True):
     """One collective as a rank ran it, or a message of ``send`` and ``recv``.
 
     ``operation``: its name in the cost model. ``size_bytes``: of the rank's largest tensor, for

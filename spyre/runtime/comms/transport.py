@@ -18,10 +18,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Protocol, Self
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -54,8 +54,7 @@ class Store(Protocol):
         """Return True if all of these keys are set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(msgspec.Struct, frozen=True):
     """End of an operation's time (`time.monotonic`), which is ``timeout`` seconds."""
 
     at: float
@@ -95,8 +94,7 @@ def agree_on_name(store: Store, rank: int, size: int, timeout: float) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Outbox:
+class Outbox(msgspec.Struct, frozen=True):
     """Bytes of one rank for ``readers``. ``sizes``: bytes of the pieces, in order."""
 
     sizes: tuple[int, ...]

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
 from math import prod
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -48,8 +48,7 @@ from spyre.mlir.operation import Component, Indirection, Operation
 from spyre.runtime.kernel import ExecutedLaunch, Runner
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
+class ByteRange(msgspec.Struct, frozen=True):
     """Bytes that an operand touches; ``operand``: as in ``Operation.tensors``; ``core``: of LX."""
 
     operand: int
@@ -58,8 +57,7 @@ class ByteRange:
     core: int | None = None
 
 
-@dataclass(frozen=True)
-class ExecuteView:
+class ExecuteView(msgspec.Struct, frozen=True, dict=True):
     """One part of one execution of an execute statement; most have a single one.
 
     ``first``/``last``: its dispatches, end excluded. ``static``: index of the execute statement,
@@ -157,8 +155,7 @@ def execute_views(linked: LinkedProgram) -> Iterator[ExecuteView]:
         before = static, instance
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryWindow:
+class MemoryWindow(msgspec.Struct, frozen=True):
     """Memory an operand may touch: ``low`` .. ``high`` of HBM, or of every scratchpad.
 
     Bytes; in LX they are offsets within the scratchpads of cores ``cores``, end excluded.
@@ -361,8 +358,7 @@ DEFAULT_VERIFY_POINTS = 1 << 23
 """Points of the iteration space up to which an execute is verified; the reference is slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(msgspec.Struct, frozen=True):
     """Executes that agreed, and a warning per execute statement too large to be verified."""
 
     verified: int
@@ -375,8 +371,7 @@ class Verification:
         return f"{text}, {self.not_verified} were too large" if self.not_verified else text
 
 
-@dataclass
-class ReferenceCheck:
+class ReferenceCheck(msgspec.Struct):
     """Runs every execute on the reference implementation too, and compares.
 
     ``limit_points``: executes with a larger iteration space are not verified. MismatchError SPY620
@@ -386,8 +381,8 @@ class ReferenceCheck:
     device: Device
     limit_points: int = DEFAULT_VERIFY_POINTS
     verified: int = 0
-    _skipped: dict[tuple[int, int], tuple[ExecuteView, int]] = field(default_factory=dict)
-    _memory: DeviceMemory = field(default_factory=DeviceMemory)
+    _skipped: dict[tuple[int, int], tuple[ExecuteView, int]] = msgspec.field(default_factory=dict)
+    _memory: DeviceMemory = msgspec.field(default_factory=DeviceMemory)
 
     @property
     def verification(self) -> Verification:

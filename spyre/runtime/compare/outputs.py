@@ -9,7 +9,6 @@ indices that last wrote it. It needs only the linked program and the address rul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 from operator import mul
 from typing import Any
@@ -79,8 +78,7 @@ def default_tolerance(dtype_name: str, device_dtype: str | None = None) -> Toler
     return msgspec.structs.replace(stored, rtol=max(torch_default.rtol, stored.rtol))
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Outcome of a comparison of ``total`` elements, ``mismatched`` of them wrong.
 
     ``max_abs`` and ``max_rel``: greatest difference with its index, over all elements (relative
@@ -197,8 +195,7 @@ def _extreme(values: NDArray[np.float64]) -> Extreme:
     return float(values[index]), index
 
 
-@dataclass(frozen=True, slots=True)
-class StickWriter:
+class StickWriter(msgspec.Struct, frozen=True):
     """Core and tile (loop indices, outermost first) that computed a device position.
 
     ``core`` None: no core writes it. ``execute``: index of the execute statement that wrote it
@@ -215,8 +212,7 @@ WriterOfStick = Callable[[Index], StickWriter | None]
 """From a stick's device coordinates (all dims but the last) to its last writer, if known."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputLocation:
+class OutputLocation(msgspec.Struct, frozen=True):
     """Layout and address of an output on the card, for reports.
 
     ``dma_sizes``/``dma_strides`` in elements: the host extents the layout was made for.

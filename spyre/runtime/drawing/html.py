@@ -6,10 +6,11 @@ A document contains its style and script; its security policy forbids loading an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
 
 from spyre.errors import printable
 
@@ -64,8 +65,7 @@ def _text(value: object) -> str:
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True)
-class Column(Generic[Row]):
+class Column(msgspec.Struct, Generic[Row], frozen=True):
     """A column of a table: its heading, and the text and the number of a row's cell.
 
     HTML tables sort by the number. A column without ``number`` is text: left-aligned, sorted

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log10
+
+import msgspec
 
 from spyre.runtime.drawing.html import Content, Markup, inside, svg_style, tag
 
@@ -25,8 +26,7 @@ COLOURS = 8
 # --- charts ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """The area of a chart, in user units. The axes are at the inner edges of the margins."""
 
     width: float = 960.0
@@ -59,8 +59,7 @@ Ticks = Sequence[tuple[float, str]]
 """Part of an axis, and the text there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True):
     """The values of an axis, from ``low`` to ``high``."""
 
     title: str
@@ -199,8 +198,7 @@ def y_axis(frame: Frame, ticks: Iterable[tuple[float, str]], title: str) -> Mark
     return inside(pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """Points (x, y) of a chart in the order they are joined. ``style``: CSS classes."""
 
     name: str
@@ -239,8 +237,7 @@ _LETTER = 5.9
 _LINE = 15.0
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True):
     """``name``: of its file, without suffix. ``svg``: text of the whole SVG document."""
 
     name: str
@@ -248,8 +245,7 @@ class Picture:
     svg: str
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """A part of a picture, drawn from (0, 0) to (width, height)."""
 
     height: float

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from spyre.runtime.memory import VirtualAddress
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePlace:
+class SourcePlace(msgspec.Struct, frozen=True):
     """A line of the user's program.
 
     ``module``: path of the torch module that ran it, such as ``self.layers.0.fc``, "" outside
@@ -51,8 +51,7 @@ class SourceLines(Protocol):
         """Source lines that execute number ``execute`` of the kernel was compiled from."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRange:
+class MemoryRange(msgspec.Struct, frozen=True):
     """A named range of device memory."""
 
     name: str
@@ -62,8 +61,7 @@ class MemoryRange:
         return f"{self.name} {self.address}"
 
 
-@dataclass(frozen=True, slots=True)
-class ControlBlock:
+class ControlBlock(msgspec.Struct, frozen=True):
     """One operation of the card, or of the host on the card's behalf.
 
     ``kind``: "dma to device", "dma from device", "compute", or "host" (run by the CPU, not a
@@ -83,8 +81,7 @@ class ControlBlock:
         return f"{self.kind} {self.name}{size}{places}"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedBlock:
+class RecordedBlock(msgspec.Struct, frozen=True):
     """A DMA operation that ran outside the scheduler, such as one round of a collective.
 
     ``place_bytes``: bytes of each of the block's memory ranges. ``begin_ns``/``end_ns``: host

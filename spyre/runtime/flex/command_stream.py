@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from spyre.errors import SpyreError
 from spyre.hw.memory import AllocationHistory
@@ -14,8 +15,7 @@ from spyre.runtime.flex.steps import JobWork
 from spyre.runtime.kernel import ExecutedLaunch
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """One control block or host operation that ran.
 
     ``order``: position in order of submission: job, iteration, step. ``label``: ``cb N`` or

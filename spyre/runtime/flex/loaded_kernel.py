@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import STICK_BYTES
@@ -377,8 +378,7 @@ def sizes_of_tensors(
 # --- correction tensors -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Columns:
+class _Columns(msgspec.Struct, frozen=True):
     """The words of a correction tensor, for launches of one signature.
 
     ``row``: the tensor with every address 0. ``words``: word of each address symbol;

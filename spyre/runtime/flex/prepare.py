@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
 from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles
@@ -223,8 +225,7 @@ def _location(code: CodeDirectory) -> JsonLocation:
     return JsonLocation(str(code.directory / SPYRECODE_FILE), "$.JobExecPlan")
 
 
-@dataclass(frozen=True, eq=False)
-class Instruction:
+class Instruction(msgspec.Struct, frozen=True, eq=False):
     """One unit of work on the card, including its preparation."""
 
     plan: JobPlan

@@ -16,7 +16,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from spyre.errors import LaunchError
 from spyre.hw.cost import VirtualClock
@@ -512,8 +513,7 @@ Complete = Callable[[WorkUnit, BaseException | None, int, int], None]
 """Called after a unit has run with its exception, virtual begin and end."""
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualSpan:
+class VirtualSpan(msgspec.Struct, frozen=True):
     """One iteration of one stage: engine, begin and end (in units of the durations)."""
 
     label: str

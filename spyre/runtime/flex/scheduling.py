@@ -19,6 +19,8 @@ from enum import Enum, IntEnum, StrEnum
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from spyre.errors import StreamError
 
 
@@ -39,8 +41,7 @@ Label = tuple[bool, int]
 """Name of a control block or host operation: (is a host operation, its number)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """One step of a job, the same for all jobs of a plan.
 
     ``is_prep``: it accesses only buffers of one launch, so it may run before the preceding jobs
@@ -94,8 +95,7 @@ class State(Enum):
     DROPPED = "dropped"
 
 
-@dataclass(slots=True, eq=False)
-class Failure:
+class Failure(msgspec.Struct, eq=False):
     """The error of failed work. ``reported``: it was raised to a caller.
 
     Streams that recover share it with the streams that wait for their events.
@@ -105,8 +105,7 @@ class Failure:
     reported: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class EventRecord:
+class EventRecord(msgspec.Struct, eq=False):
     """One `record` of an event: complete once all work before it in its stream is.
 
     ``time_ns``: host clock at completion. ``failure``: the reason it will never complete, or an
@@ -117,7 +116,7 @@ class EventRecord:
     time_ns: int = 0
     failure: Failure | None = None
     tail: tuple[Label, ...] = ()
-    waiters: list[StreamQueue] = field(default_factory=list)
+    waiters: list[StreamQueue] = msgspec.field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)
@@ -175,8 +174,7 @@ class Work:
         return (False, self.first_block + iteration * stages.block_count + stages.positions[stage])
 
 
-@dataclass(slots=True, eq=False)
-class StreamQueue:
+class StreamQueue(msgspec.Struct, eq=False):
     """The work of one stream, oldest first.
 
     ``rank``: 0 for streams of high priority, 1 for the others. ``tail``: labels of the control
@@ -187,11 +185,11 @@ class StreamQueue:
 
     stream_id: int
     rank: int = 1
-    work: deque[Work] = field(default_factory=deque)
+    work: deque[Work] = msgspec.field(default_factory=deque)
     failure: Failure | None = None
     tail: tuple[Label, ...] = ()
     last: Work | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     @property
     def error(self) -> BaseException | None:
@@ -239,8 +237,7 @@ class Policy(StrEnum):
     CONCURRENT = "concurrent"
 
 
-@dataclass(slots=True, eq=False)
-class WorkUnit:
+class WorkUnit(msgspec.Struct, eq=False):
     """Iterations ``first`` to ``last`` (excluded) of a stage, or a whole job: run in one piece.
 
     ``followers``: the jobs behind a whole job in its stream that run in the same piece. ``ran``:

@@ -10,11 +10,11 @@ if the tensors are larger) and the offset of every tile. Runtime reference §5 a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -79,8 +79,7 @@ CHUNK_BYTES = 1 << 26
 """Tensor bytes of the tiles that run in one unit: some milliseconds."""
 
 
-@dataclass(frozen=True, eq=False)
-class LaunchPlan:
+class LaunchPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Plan of a kernel's runs over tensors of one signature. Immutable; any thread may use it.
 
     ``kernel`` runs once per iteration. ``offsets_bytes``: int64 [iteration, address], the corner of
@@ -213,8 +212,7 @@ class JobWork(Work):
         )
 
 
-@dataclass(frozen=True)
-class JobPlan:
+class JobPlan(msgspec.Struct, frozen=True, dict=True):
     """The steps of a job in order. ``program``: of its compute steps, None for copies."""
 
     name: str
@@ -286,8 +284,7 @@ class JobPlan:
     __repr__ = __str__
 
 
-@dataclass(frozen=True)
-class HostOperation:
+class HostOperation(msgspec.Struct, frozen=True):
     """A computation on the CPU for every iteration, whose result the device reads.
 
     ``function(work, first, last)`` returns one int64 row of ``words`` values per iteration; the
@@ -317,8 +314,7 @@ class HostOperation:
         return ControlBlock("host", f"{self.label} of {work.plan.name}", (), self.words * 8)
 
 
-@dataclass(frozen=True)
-class DMA:
+class DMA(msgspec.Struct, frozen=True):
     """A copy between host and device.
 
     ``copy(work, first, last)`` runs it; ``memory_ranges(work, iteration)`` returns its device
@@ -346,8 +342,7 @@ class DMA:
         return ControlBlock(kind, self.label or work.plan.name, ranges, self.size_bytes)
 
 
-@dataclass(frozen=True)
-class DeviceCompute:
+class DeviceCompute(msgspec.Struct, frozen=True):
     """Run the program in program memory once per iteration."""
 
     program: LoadedKernel
@@ -367,8 +362,7 @@ JobPlanStep = HostOperation | DMA | DeviceCompute
 CopyFunction = Callable[[JobWork, int, int], None]
 
 
-@dataclass(eq=False)
-class Job:
+class Job(msgspec.Struct, eq=False):
     """A plan with the binary it runs, as in the pipeline RFC.
 
     ``binary_path``: the compiled binary, None for copies. ``program_correction_metadata``: the hcm
@@ -377,14 +371,13 @@ class Job:
 
     job_plan: JobPlan
     binary_path: Path | None = None
-    program_correction_metadata: dict[str, object] = field(default_factory=dict)
+    program_correction_metadata: dict[str, object] = msgspec.field(default_factory=dict)
 
 
-@dataclass(eq=False)
-class ExecutionPlan:
+class ExecutionPlan(msgspec.Struct, eq=False):
     """The jobs of one compiled function, in order."""
 
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[Job] = msgspec.field(default_factory=list)
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self.jobs)

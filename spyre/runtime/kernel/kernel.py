@@ -12,9 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -52,16 +52,14 @@ from spyre.runtime.program import POOL, LoweredProgram, owner_of, require_no_siz
 _MAX_SLOTS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class PoolBuffer:
+class PoolBuffer(msgspec.Struct, frozen=True):
     """Raw device memory for intermediates."""
 
     address_bytes: int
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """Inputs of a launch: tensors by argument index, and the pool if the kernel needs one.
 
     ``values``: values of `index` parameters and runtime sizes by parameter name.
@@ -69,7 +67,7 @@ class Launch:
 
     arguments: Mapping[int, DeviceTensor]
     pool: PoolBuffer | None = None
-    values: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -89,8 +87,7 @@ class Launch:
         return sum(tensor.size_bytes for tensor in self.arguments.values())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ArgumentSlot:
+class ArgumentSlot(msgspec.Struct, frozen=True, eq=False):
     """Properties of an argument that linking depends on; equal ones are one object (`slot_of`).
 
     ``device_dims``: extent and stride in bytes of the dims above the stick.
@@ -122,8 +119,7 @@ def signature_key(launch: Launch) -> SignatureKey:
     return (*launch.arguments, *slots, pool, values)
 
 
-@dataclass(frozen=True, eq=False)
-class LaunchSignature:
+class LaunchSignature(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A launch without its addresses, so that programs linked for it can be launched anywhere.
 
     ``indices``: argument index of each address, POOL for the pool. ``names``: from the first launch
@@ -264,8 +260,7 @@ MAX_TEMPLATES = 256
 """Pairs of a signature and a pattern of overlapping memory that a kernel stays linked for."""
 
 
-@dataclass(frozen=True)
-class _Template:
+class _Template(msgspec.Struct, frozen=True):
     """A program linked at ``addresses`` and with ``names`` of its memory.
 
     Allocation k of its binding begins at address number ``address_of[k]``.
@@ -454,8 +449,7 @@ class Kernel:
 # --- runners: the record of a launch, and functions that run one ------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class ExecutedLaunch:
+class ExecutedLaunch(msgspec.Struct, frozen=True, eq=False):
     """A launch that has run.
 
     ``begin_ns``: host clock. ``elapsed_ns``: per dispatch, None if the driver ran all at once.

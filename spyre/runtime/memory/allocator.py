@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NewType, NoReturn, TypeAlias
+
+import msgspec
 
 from spyre.errors import DeviceOutOfMemory, LaunchError, UnsupportedError
 from spyre.hw.device import Device
@@ -35,8 +36,7 @@ NULL_INDEX = AllocationIndex(0)
 """Handle of an allocation of 0 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualAddress:
+class VirtualAddress(msgspec.Struct, frozen=True):
     """A location in device memory.
 
     ``region_id``: index of the region in VF mode, its physical base address in PF mode.
@@ -50,8 +50,7 @@ class VirtualAddress:
         return f"{self.region_id:#x}:{self.offset:#x}"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """One contiguous piece of an allocation, with its memory domain."""
 
     address: VirtualAddress
@@ -59,8 +58,7 @@ class Chunk:
     domain_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CompositeAddress:
+class CompositeAddress(msgspec.Struct, frozen=True):
     """The chunks of an allocation: one if it is bound, several if it is interleaved."""
 
     chunks: tuple[Chunk, ...]
@@ -84,8 +82,7 @@ class MemoryType(StrEnum):
     PROGRAM = "Program"
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationDirective:
+class AllocationDirective(msgspec.Struct, frozen=True):
     """Policy, domains and memory type of one allocation; LaunchError SPY802 if they conflict.
 
     A domain is a memory region. Without ``domains`` the allocator chooses. With Bind, one domain
@@ -118,8 +115,7 @@ BIND = AllocationDirective()
 PROGRAM = AllocationDirective(memory_type=MemoryType.PROGRAM)
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
+class Counter(msgspec.Struct, frozen=True):
     """A quantity: its current value, its peak since the last `reset_peak`, the sum of increases."""
 
     current: int
@@ -127,8 +123,7 @@ class Counter:
     accumulated: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStatistics:
+class MemoryStatistics(msgspec.Struct, frozen=True):
     """The allocations of a FlexAllocator, and the usage of its device's regions.
 
     ``allocated_bytes`` (rounded to 128) and ``allocations``: those with handles, of tensors and
@@ -486,8 +481,7 @@ class DeviceStorage:
         raise TypeError("a DeviceStorage owns device memory and cannot be copied or pickled")
 
 
-@dataclass(slots=True, eq=False)
-class ProgramMemory:
+class ProgramMemory(msgspec.Struct, eq=False):
     """A range of an allocation in segment 7, which it keeps alive, with its address."""
 
     storage: DeviceStorage

@@ -5,8 +5,8 @@ writers and readers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -324,8 +324,7 @@ def _tile_memory(group: TiledExecutes, walk: MemoryWalk, shown: Sequence[int]) -
 MAX_NODES = 40
 
 
-@dataclass(frozen=True, eq=False)
-class _Operand:
+class _Operand(msgspec.Struct, frozen=True, eq=False):
     """An operand of a group: its ``memory`` (LX or an HBM region's id) and byte range in it."""
 
     is_output: bool

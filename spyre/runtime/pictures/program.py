@@ -7,8 +7,9 @@ in the program; nothing is run, and numba is not imported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import ProfileError
@@ -118,8 +119,7 @@ def layout_picture(tensor: ArgumentSpec) -> Picture:
     return picture(f"layout-{tensor.name}", f"Layout of {tensor.name}", blocks)
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(msgspec.Struct, frozen=True):
     """The plane of a tensor that is drawn: host rows, with sticks along the columns.
 
     ``row_dim``: None if there is one row only. ``step``: elements from one stick to the next along

@@ -5,8 +5,9 @@ their modelled time. Bytes are counted; times are modelled from constants that w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
 from spyre.runtime.comms import CollectiveRecord
@@ -22,8 +23,7 @@ def modelled_time(record: CollectiveRecord, machine: MachineSpec) -> CollectiveT
     return fastest_time(record.operation, record.size_bytes, record.ranks, machine)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkCounts:
+class LinkCounts(msgspec.Struct, frozen=True):
     """Number of collectives, and bytes over the links of a card by the rank at the other end."""
 
     collectives: int = 0
@@ -42,8 +42,7 @@ def link_counts(records: Iterable[CollectiveRecord]) -> LinkCounts:
     return LinkCounts(len(listed), sent, received, sum(r.combined_bytes for r in listed))
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveRow:
+class CollectiveRow(msgspec.Struct, frozen=True):
     """All collectives of one kind: operation, reduction, dtype, size and ranks.
 
     ``size_bytes``: of the largest tensor of one call. ``time``: modelled, of one call; ``host_ns``:

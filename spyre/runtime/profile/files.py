@@ -7,13 +7,13 @@ Keys are stable; docs/profiling.md lists them. A file with such an object is a *
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from spyre.errors import JsonLocation, ProfileError
 from spyre.files import read_regular, replaced_file, writable_target
@@ -167,8 +167,7 @@ def _row_object(row: ProfileRow) -> Object:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedQuantity:
+class ComparedQuantity(msgspec.Struct, frozen=True):
     """One quantity of both runs. ``text`` formats it with its unit."""
 
     name: str

@@ -8,10 +8,10 @@ take the same time. Programs are read only through
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -39,8 +39,7 @@ PART = 0.1
 """Part of an execute's time above which a term of the cost model is named."""
 
 
-@dataclass(frozen=True, eq=False)
-class CoreBalance:
+class CoreBalance(msgspec.Struct, frozen=True, eq=False):
     """Work of each core. ``counts``: int64 [CORES, len(CORE_COLUMNS)]. ``busy_ns``: [CORES], over
     all executes the core's work as a part of the busiest core's, times the execute's time.
     """
@@ -75,8 +74,7 @@ def imbalance(values: Int64Array | Float64Array) -> float | None:
     return float(used.max() / used.mean()) if len(used) else None
 
 
-@dataclass(frozen=True, eq=False)
-class ExecuteProfile:
+class ExecuteProfile(msgspec.Struct, frozen=True, eq=False, dict=True):
     """An execute statement of a kernel, all its executions in all launches.
 
     ``time``: of one launch. ``labels``: its number and names in findings and reports.
@@ -158,8 +156,7 @@ def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
     return CoreBalance(counts, busy_ns)
 
 
-@dataclass(frozen=True, eq=False)
-class KernelProfile:
+class KernelProfile(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A kernel, one modelled launch of it, and the number of its launches.
 
     ``launch_ns``: time to launch it once. ``times``: of each statement that ran in one launch, by

@@ -11,13 +11,14 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.hw.cost import (
     MachineSpec,
@@ -66,8 +67,7 @@ if TYPE_CHECKING:
 # --- activities -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Activity:
+class Activity(msgspec.Struct, frozen=True, eq=False):
     """One control block or host operation.
 
     ``label``: unique name. ``after``: labels of the activities it waited for; unknown labels are
@@ -200,8 +200,7 @@ def _copies(result: RunResult, roles: Sequence[Role], kind: TaskKind) -> Iterato
 # --- the profile ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class HbmOccupancy:
+class HbmOccupancy(msgspec.Struct, frozen=True, eq=False):
     """``allocated_bytes``: int64 [moments, REGIONS], each row valid until the next moment.
 
     ``time_ns``: [moments], ascending from 0; equal moments show intermediate states.
@@ -262,8 +261,7 @@ def hbm_occupancy(
     return HbmOccupancy(time_ns, history.allocated_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class FallbackTime:
+class FallbackTime(msgspec.Struct, frozen=True):
     """An operation that ran on the host's CPU in place of the card.
 
     ``seconds``: measured on the host, copies included. ``share``: of the time that was profiled.
@@ -275,8 +273,7 @@ class FallbackTime:
     share: float
 
 
-@dataclass(frozen=True, eq=False)
-class Profile:
+class Profile(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The modelled execution of a recording or a run on a card.
 
     ``owners``: for each task of the timeline, the index of its activity. ``launches``: kernel of

@@ -7,14 +7,15 @@ often one unrolled loop. The advice follows from the terms of the cost model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import starmap
 from operator import add
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre import __version__
 from spyre.hw.cost import CAVEAT, TERMS_OF, Bound
@@ -147,8 +148,7 @@ _UNEVEN = 1.2
 """Work of the busiest core over the mean, above which another division of the work is advised."""
 
 
-@dataclass(frozen=True)
-class Bottleneck:
+class Bottleneck(msgspec.Struct, frozen=True):
     """``share``: part of the time of all kernels, launching included. ``saved_ns``: upper bound of
     the time that could be saved, None if unknown. ``places``: lines of the program, if known.
     """

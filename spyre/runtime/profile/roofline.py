@@ -7,10 +7,11 @@ of the first is the rate of the pt arrays, the roof of the others that of the ve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import atan2, ceil, cos, degrees, floor, log10, sin, sqrt
 from pathlib import Path
 from textwrap import shorten
+
+import msgspec
 
 from spyre.errors import ProfileError
 from spyre.hw.cost import Bound
@@ -33,8 +34,7 @@ from spyre.runtime.profile.kernels import LAUNCH, ExecuteProfile
 from spyre.runtime.profile.profile import Profile
 
 
-@dataclass(frozen=True, slots=True)
-class RooflinePoint:
+class RooflinePoint(msgspec.Struct, frozen=True):
     """An execute. ``unit``: "pt" or "sfu". ``intensity``: work per byte over the memory interface,
     None without traffic. ``rate``: work per nanosecond. ``share``: part of the time of all kernels.
     """
@@ -47,8 +47,7 @@ class RooflinePoint:
     bound: str
 
 
-@dataclass(frozen=True, slots=True)
-class RooflineRoof:
+class RooflineRoof(msgspec.Struct, frozen=True):
     """An upper bound of the work per nanosecond: ``rate``, or ``gbps`` times the intensity."""
 
     name: str
@@ -56,8 +55,7 @@ class RooflineRoof:
     gbps: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(msgspec.Struct, frozen=True):
     """Points and roofs. ``x``, ``y``: ranges of the axes, powers of ten."""
 
     points: tuple[RooflinePoint, ...]

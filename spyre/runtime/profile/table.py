@@ -8,10 +8,12 @@ and bundles from files. Launches of one kernel may come from different lines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.hw.cost import Resource, TaskKind, mean_spread
 from spyre.hw.counters import Counters
@@ -43,8 +45,7 @@ MAX_LINES = 12
 """Source lines in the text; the report contains all of them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProfileRow:
+class ProfileRow(msgspec.Struct, frozen=True, eq=False):
     """A row of the table.
 
     ``label``: number of the execute, or the number of executes or launches in the row. ``time_ns``:
@@ -197,8 +198,7 @@ Places = tuple[SourcePlace, ...]
 UNKNOWN = "not compiled: no line is known"
 
 
-@dataclass
-class SourceRow:
+class SourceRow(msgspec.Struct):
     """The executes that were compiled from ``places``, which are several lines if they were fused.
 
     ``places`` is empty if no line is known. ``time_ns``: all runs in all launches, without
@@ -206,9 +206,9 @@ class SourceRow:
     """
 
     places: Places
-    ops: dict[str, None] = field(default_factory=dict)
+    ops: dict[str, None] = msgspec.field(default_factory=dict)
     executes: int = 0
-    counters: Counters = field(default_factory=Counters)
+    counters: Counters = msgspec.field(default_factory=Counters)
     time_ns: float = 0.0
     share: float = 0.0
 

@@ -103,7 +103,7 @@ def _launch_spans(
     for statement, instance, time, begin, end in rows:
         execute, head = kernel.by_statement[statement], heads[statement]
         total = execute.statement.counters
-        counts = _parts(Counters.__slots__, total.values, total.executions, instance)
+        counts = _parts(Counters.__struct_fields__, total.values, total.executions, instance)
         details = {**head, "time_ns": time, **counts}
         yield process.span(execute.op, _CATEGORY, EXECUTES, (begin, end), details)
         for core, share, row in cores[statement]:

@@ -22,13 +22,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from spyre import config
 from spyre.cache import (
@@ -171,8 +171,7 @@ PLACEHOLDER = "\0bundle directory\0"
 """Stands for the bundle's directory while a plan is made."""
 
 
-@dataclass(frozen=True)
-class CompiledBundle:
+class CompiledBundle(msgspec.Struct, frozen=True):
     """A bundle that was read, lowered and checked. Immutable: any number of threads may share it.
 
     ``digest``: of the bundle's files. ``directory``: of these files, for messages. ``operations``:

@@ -7,14 +7,15 @@ pictures and the search for the first wrong execute all start from it. Nothing h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS, find_host_dtype
 from spyre.errors import Finding, LaunchError, Severity, ValidationError
@@ -46,8 +47,7 @@ _ROLES = {"input": Role.INPUT, "output": Role.OUTPUT}
 _EXACT_DTYPES = ("bool", "int64", "int32")
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(msgspec.Struct, frozen=True):
     """How to run.
 
     ``seed``: of random inputs. ``values``: values of index parameters and runtime sizes, by name.
@@ -61,12 +61,12 @@ class RunOptions:
     """
 
     seed: int = 0
-    values: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, int] = msgspec.field(default_factory=dict)
     timed: bool = False
     check: bool = True
     shapes: Sequence[TensorSpec] = ()
-    strides: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    aliases: Mapping[int, int] = field(default_factory=dict)
+    strides: Mapping[int, Sequence[int]] = msgspec.field(default_factory=dict)
+    aliases: Mapping[int, int] = msgspec.field(default_factory=dict)
     progress: Progress | None = None
     verify: bool = False
     verify_points: int | None = None
@@ -76,8 +76,7 @@ class RunOptions:
 DEFAULTS = RunOptions()
 
 
-@dataclass(frozen=True, eq=False)
-class RunBuffer:
+class RunBuffer(msgspec.Struct, frozen=True, eq=False):
     """Device memory of a run: a tensor, or (without ``spec``) the pool.
 
     ``region``: memory region to allocate it in if that has room. ``alias_of``: name of the buffer
@@ -108,8 +107,7 @@ class RunBuffer:
         return tensor.to_values()
 
 
-@dataclass(frozen=True)
-class RunLaunch:
+class RunLaunch(msgspec.Struct, frozen=True):
     """One launch: a kernel, names of its buffers by argument index (or POOL), parameter values.
 
     ``label``: number of its first execute statement among those of the run, and the bundle's
@@ -122,8 +120,7 @@ class RunLaunch:
     label: ExecuteLabels = UNLABELLED
 
 
-@dataclass(frozen=True, eq=False)
-class RunOutput:
+class RunOutput(msgspec.Struct, frozen=True, eq=False):
     """An output: a view of a buffer. ``read_as``: dtype it is transferred to.
 
     ``expected``: makes the array to compare with, None where none is known; ``tolerance``: limits
@@ -137,8 +134,7 @@ class RunOutput:
     tolerance: Tolerance = EXACT
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+class Run(msgspec.Struct, frozen=True, eq=False):
     """Launches in order with their memory. ``buffers``: in allocation order.
 
     ``findings``: warnings of the check and of the arguments. ``is_derived``: the layouts come from

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import Finding, SpyreError
@@ -74,8 +75,7 @@ if TYPE_CHECKING:
 # --- results -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ExecuteReport:
+class ExecuteReport(msgspec.Struct, frozen=True):
     """One execute statement over all its executions.
 
     ``shape``: iteration space in elements, e.g. ``mb 512, out 1024``. ``counters``: all
@@ -92,16 +92,14 @@ class ExecuteReport:
     host_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedArgument:
+class PlacedArgument(msgspec.Struct, frozen=True):
     """An argument and its device address in bytes."""
 
     spec: ArgumentSpec
     address_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
-class RunResult:
+class RunResult(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Outcome of one run.
 
     ``outputs``: numbers of the output arguments in launch order, in-place ones included (bfloat16
@@ -120,12 +118,12 @@ class RunResult:
     inputs: tuple[HostTensor, ...]
     findings: tuple[Finding, ...]
     arguments: tuple[PlacedArgument, ...]
-    places: tuple[OutputLocation, ...] = field(default=(), repr=False)
-    comparisons: Mapping[int, Comparison] = field(default_factory=dict)
+    places: tuple[OutputLocation, ...] = ()
+    comparisons: Mapping[int, Comparison] = msgspec.field(default_factory=dict)
     verification: Verification | None = None
     sanitizer: tuple[SanitizerFinding, ...] = ()
-    launches: tuple[ExecutedLaunch, ...] = field(default=(), repr=False)
-    hbm_bytes: tuple[int, ...] = field(default=(), repr=False)
+    launches: tuple[ExecutedLaunch, ...] = ()
+    hbm_bytes: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -219,8 +217,7 @@ MAX_KERNELS = 256
 # --- a run on the device ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class PlacedRun:
+class PlacedRun(msgspec.Struct, frozen=True, eq=False):
     """A run whose kernels are loaded and whose buffers are allocated on a device.
 
     ``tensors`` and ``pools``: device memory by buffer name. ``launches``: kernels with their bound

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -42,8 +42,7 @@ MOST_TRACED = 64
 """Kept traces of a session."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TilePointer(PointerArgument):
+class TilePointer(PointerArgument, msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A pointer argument with its memory. ``tensor`` None: memory that is only stored to."""
 
     shape: tuple[int, ...]

@@ -14,7 +14,6 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -38,8 +37,7 @@ from spyre.runtime.spyrecode.spyrecode_file import (
 )
 
 
-@dataclass(frozen=True)
-class CodeDirectory:
+class CodeDirectory(msgspec.Struct, frozen=True):
     """A SpyreCode directory in memory.
 
     ``binaries``: bytes of every InitTransfer, in order, of the transfer's length. ``launch_spec``:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from spyre.errors import Finding, JsonLocation, Severity, SpyreError
 from spyre.hw.spec import STICK_BYTES
@@ -63,8 +64,7 @@ def make_code(name: str, symbols: Sequence[SymbolKind], binary_bytes: int) -> Sp
     return SpyreCode(binary_bytes + correction_bytes, (transfer,), execution)
 
 
-@dataclass(frozen=True)
-class CompiledDirectory:
+class CompiledDirectory(msgspec.Struct, frozen=True):
     """A compiled bundle: the written directory, its code, number of symbols, and warnings."""
 
     directory: Path

@@ -11,7 +11,6 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -31,8 +30,7 @@ _CHECK = struct.Struct("<I")
 _COMPRESSION = 6
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramHeader:
+class ProgramHeader(msgspec.Struct, frozen=True):
     """The first stick of a binary.
 
     ``digest``: of the files, see `digest_of_files`. ``size_bytes``: of the whole binary, header and

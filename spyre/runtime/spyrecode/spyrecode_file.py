@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,8 +29,7 @@ _SIGNED = re.compile(r"-?[0-9]{1,19}")
 MAX_NUMBER = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class JsonObject:
+class JsonObject(msgspec.Struct, frozen=True):
     """The properties of the command ``name``; ``path``: their JSON path, for messages."""
 
     name: str

@@ -13,10 +13,10 @@ layout, in which the relevant dims are longer than 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations
 
+import msgspec
 import numpy as np
 
 from spyre.dtypes import STICK_BYTES
@@ -33,8 +33,7 @@ FIRST_SCRATCH = POOL - 1
 """Memory k of device_mem_allocate is owner ``FIRST_SCRATCH - k``."""
 
 
-@dataclass(frozen=True)
-class DeviceDims:
+class DeviceDims(msgspec.Struct, frozen=True, dict=True):
     """Device dims of a tensor, outermost first, the stick last.
 
     ``host_dims``: the host dim each walks, -1 where unknown or none. ``multipliers``: host

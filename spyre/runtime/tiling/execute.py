@@ -13,14 +13,15 @@ and all operands in the pool and in scratchpads stay. Start addresses are mapped
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
@@ -230,8 +231,7 @@ accumulated output, it holds the sum so far. ``result``: the summand of one iter
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """The valid part of a tile ← its temporary, or, if ``is_input``, temporary ← zeros, then the
     valid part of the tile. ``tensor``: number in the plan.
     """
@@ -241,16 +241,14 @@ class Copy:
     is_input: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True):
     """Run the kernel; ``temporaries``: (tensor, buffer) where a temporary replaces a tile."""
 
     iteration: int
     temporaries: tuple[tuple[int, TileBuffer], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulate:
+class Accumulate(msgspec.Struct, frozen=True):
     """``tile`` ← ``tile`` and ``result``, combined element by element, rounded to the format."""
 
     iteration: int
@@ -457,8 +455,7 @@ def _check_overlap(launch: Launch, plan: TilePlan) -> None:
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class CopyBox:
+class CopyBox(msgspec.Struct, frozen=True):
     """``nbytes`` from the start of every stick of a walk.
 
     ``sticks``: byte offsets from the corner of the temporary (space 0) and of the tile in the

@@ -9,9 +9,9 @@ an operation reduces, slides a window over, masks, or reads shifted are marked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from math import prod
 
+import msgspec
 import numpy as np
 
 from spyre.disjoint_sets import DisjointSets
@@ -23,8 +23,7 @@ from spyre.runtime.arguments import ArgumentSpec, KernelArguments
 from spyre.runtime.tiling.device_dims import DeviceDims, device_dims, walked_dims, whole_steps
 
 
-@dataclass(frozen=True, slots=True)
-class SharedDim:
+class SharedDim(msgspec.Struct, frozen=True):
     """One dim of a kernel as its arguments share it; equal in all of them.
 
     ``name``: of the operation that has it first. ``reduced_by``: the operation that reduces it.
@@ -39,8 +38,7 @@ class SharedDim:
     fixed: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedTensor(ArgumentSpec):
+class ExpectedTensor(ArgumentSpec, msgspec.Struct, frozen=True):
     """An argument as the kernel was compiled for it.
 
     ``dims``: the kernel's dim of every host dim, None where no operation walks it.
@@ -91,8 +89,7 @@ Starts = Mapping[ExecuteDim, Int64Array]
 """Element every core starts at, [instance, core], by dim of an execute statement."""
 
 
-@dataclass(frozen=True)
-class ArgumentWalk:
+class ArgumentWalk(msgspec.Struct, frozen=True):
     """One dim of an operand in an argument: the ``host_dims`` it walks.
 
     ``fault``: why it is no plain walk of them, "" if it is. ``starts``: element of the host dim,
@@ -192,8 +189,7 @@ def _fix(
             classes.fix(walks[k].node, reason)
 
 
-@dataclass(frozen=True)
-class _Range:
+class _Range(msgspec.Struct, frozen=True):
     """Bytes a use touches over all its instances and cores."""
 
     use: Walk[int]
@@ -348,9 +344,8 @@ def _combiner(uses: Sequence[Walk[int]]) -> str:
 
 
 def _expected(spec: ArgumentSpec, dims: Mapping[ArgumentDim, SharedDim]) -> ExpectedTensor:
-    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
     own = tuple(dims.get((spec.arg_index, h)) for h in range(len(spec.shape)))
-    return ExpectedTensor(**values, dims=own)
+    return ExpectedTensor(**msgspec.structs.asdict(spec), dims=own)
 
 
 # --- operations -------------------------------------------------------------------------------

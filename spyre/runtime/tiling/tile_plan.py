@@ -8,11 +8,11 @@ counts per dim and a byte offset per iteration and tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Literal, get_args
 
+import msgspec
 import numpy as np
 
 from spyre import config
@@ -30,14 +30,15 @@ Reduction = Literal["error", "accumulate"]
 """A tiled dim that the kernel reduces: raise, or accumulate the results of its tiles."""
 
 
-@dataclass(frozen=True, slots=True)
-class TilingOptions:
+class TilingOptions(msgspec.Struct, frozen=True):
     """Options of one launch; ``allow_tiled_launch`` is SPYRE_ALLOW_TILED_LAUNCH by default.
 
     ValueError for other values than those of `Remainder` and `Reduction`.
     """
 
-    allow_tiled_launch: bool = field(default_factory=lambda: config.ALLOW_TILED_LAUNCH.is_on)
+    allow_tiled_launch: bool = msgspec.field(
+        default_factory=lambda: config.ALLOW_TILED_LAUNCH.is_on
+    )
     remainder: Remainder = "error"
     reduction: Reduction = "error"
 
@@ -139,8 +140,7 @@ def _check_whole_sticks(expected: ExpectedTensor, actual: DeviceTensor, host_dim
 _SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class TiledDim:
+class TiledDim(msgspec.Struct, frozen=True):
     """A loop over tiles: ``total`` elements in tiles of ``tile``.
 
     ``where``: the first tensor and dim that exceed the tile. ``order``: place among the loops.
@@ -176,8 +176,7 @@ class TiledDim:
         return self.valid_last < self.tile
 
 
-@dataclass(frozen=True)
-class TiledTensor:
+class TiledTensor(msgspec.Struct, frozen=True):
     """A tensor of the launch, cut into tiles.
 
     ``map``: byte offsets in a tile's memory → in the tensor's, from the tile's corner. ``walks``:
@@ -195,8 +194,7 @@ class TiledTensor:
         return bool(self.walks)
 
 
-@dataclass(frozen=True, eq=False)
-class TilePlan:
+class TilePlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The loops of a launch and the offset of every tile. Immutable; any thread may use it.
 
     ``dims``: outermost first. ``indices``: int64 [iteration, dim]. ``offsets_bytes``: int64

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 import torch
 
 from spyre import config
@@ -259,8 +259,7 @@ def usable_cores() -> int:
 NAME = "IBM Spyre (simulated)"
 
 
-@dataclass(frozen=True, slots=True)
-class SpyreDeviceProperties:
+class SpyreDeviceProperties(msgspec.Struct, frozen=True):
     """Sizes of a card; sources: hardware reference §2, runtime reference §4.
 
     ``total_memory``: bytes for tensors. ``multi_processor_count``: number of cores.

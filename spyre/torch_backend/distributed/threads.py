@@ -13,9 +13,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 
 from spyre.runtime.comms import Deadline
@@ -90,8 +90,7 @@ class OrderedThreads:
         return not any(thread.is_alive() for _, thread in running)
 
 
-@dataclass(eq=False, slots=True)
-class Completion:
+class Completion(msgspec.Struct, eq=False):
     """The end of an operation or of a callback, and where its callbacks run.
 
     ``group``, ``lane``: name of the group, and of its thread for messages, or empty. ``cards``: of
@@ -102,7 +101,7 @@ class Completion:
     group: str
     cards: Sequence[int]
     lane: str = ""
-    done: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = msgspec.field(default_factory=threading.Event)
 
     @property
     def callback_path(self) -> str:

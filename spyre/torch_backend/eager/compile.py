@@ -7,10 +7,11 @@ first element, and addresses are launch arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from spyre.errors import ValidationError
 from spyre.layout import DeviceView, SpyreTensorLayout, contiguous_strides, device_view
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarOperand:
+class ScalarOperand(msgspec.Struct, frozen=True):
     """A Python number of an operation, as a tensor of rank 0 in ``dtype``."""
 
     value: float
@@ -48,8 +48,7 @@ class ScalarOperand:
 Operand: TypeAlias = torch.Tensor | ScalarOperand
 
 
-@dataclass(frozen=True, slots=True)
-class EagerCall:
+class EagerCall(msgspec.Struct, frozen=True):
     """An operation to run.
 
     ``name`` and ``parameters`` identify the program, together with the operands' views.
@@ -66,8 +65,7 @@ class EagerCall:
     target: tuple[torch.Tensor, DeviceBuffer] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EagerProgram:
+class EagerProgram(msgspec.Struct, frozen=True):
     """A compiled program; its arguments are operands, constants, results or the target, scratch.
 
     ``results``: layouts of the new tensors. ``into_target``: the result is written to the target.

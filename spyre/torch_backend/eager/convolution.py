@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of

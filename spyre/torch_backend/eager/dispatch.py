@@ -19,11 +19,11 @@ sizes, strides and dtypes and the same other arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import torch
 
 from spyre.dtypes import HOST_DTYPES
@@ -146,8 +146,7 @@ def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return Arguments(**values, inputs=inputs, results=[values[name] for name in written])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on the `Arguments` of a call; a kernel takes the call where all of them hold.
 
     Names are those of `Arguments`; conditions on tensors hold for names that the operator does not
@@ -158,13 +157,13 @@ class Conditions:
     ``check``: is asked last.
     """
 
-    dtypes: Mapping[str, Collection[object]] = field(default_factory=dict)
+    dtypes: Mapping[str, Collection[object]] = msgspec.field(default_factory=dict)
     same_dtype: Names = ()
     same_device: Names = ()
     nonempty: Names = ()
     empty: Names = ()
-    ranks: Mapping[str, Collection[int]] = field(default_factory=dict)
-    values: Mapping[str, Collection[Any]] = field(default_factory=dict)
+    ranks: Mapping[str, Collection[int]] = msgspec.field(default_factory=dict)
+    values: Mapping[str, Collection[Any]] = msgspec.field(default_factory=dict)
     promotes_to: Collection[object] = ()
     check: Callable[[Arguments], Any] | None = None
 
@@ -223,8 +222,7 @@ def row(kernel: Kernel, name: str = "", **conditions: Any) -> Row:
     return name or kernel.__name__, kernel, Conditions(**conditions) if conditions else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EagerOperation:
+class EagerOperation(msgspec.Struct, frozen=True, eq=False):
     """An aten operator with its kernels, in the order they are tried.
 
     ``overload``: the operator to run on the CPU; None if the CPU has no kernel either.
@@ -275,8 +273,7 @@ _chosen: LruCache[Any, tuple[Kernel | None]] = LruCache(MAX_CHOSEN)
 """Kernels of calls whose arguments were checked, by `call_signature`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FunctionalVariant:
+class FunctionalVariant(msgspec.Struct, frozen=True, eq=False):
     """A functional variant that makes its result by a kernel of the ``out`` variant, ``operation``.
 
     ``tensors``: number of tensor arguments. ``any_strides``: the result is contiguous whatever the
@@ -289,8 +286,7 @@ class FunctionalVariant:
     any_strides: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NewResult:
+class NewResult(msgspec.Struct, frozen=True):
     """Passed as ``out`` if the kernel is to make its result; it may raise LoweringError."""
 
     dtype: torch.dtype

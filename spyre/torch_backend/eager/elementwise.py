@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from spyre.torch_backend.device import NAMES, name_of
 from spyre.torch_backend.eager.dispatch import (

@@ -8,11 +8,11 @@ final result, but no intermediate one, is refused if it is an int64 beyond 32 bi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (

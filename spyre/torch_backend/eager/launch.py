@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES, FormatKind, find_stored_format
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -264,8 +265,7 @@ Made = tuple[Ints, Ints, torch.dtype]
 """Sizes, strides and dtype of a new tensor."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRecord:
+class LaunchRecord(msgspec.Struct, frozen=True):
     """The launch of a call, to be repeated for calls that differ in addresses only.
 
     ``operands``: of the program, by their position among the call's tensors and ``constants``.

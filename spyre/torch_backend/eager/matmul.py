@@ -10,12 +10,12 @@ of other operations, and dropout takes ATen's composition.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import linear
 

@@ -15,11 +15,12 @@ runs calls with gradients, dropout or a tracer, and those for which no program c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
+import msgspec
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from spyre.interrupts import interrupts
@@ -247,8 +248,7 @@ def _parts(builder: Lowering, gates: Value) -> list[Term]:
     return [Term(builder, selected(gates, 1, k)) for k in range(gates.sizes[1])]
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentCell:
+class RecurrentCell(msgspec.Struct, frozen=True):
     """A kind of recurrent cell.
 
     ``step``: (builder, gates of the input, gates of the hidden state, biases, states) → new
@@ -273,8 +273,7 @@ CELLS = {
 # --- the program ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(msgspec.Struct, frozen=True):
     """Key of a program, besides sizes. ``weights``: tensors per layer and direction.
     ``is_backwards``: its only direction is from the last step to the first.
     """

@@ -12,12 +12,12 @@ their 16-bit halves, which float32 holds: by the lower one, then stably by the u
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf, nan, prod
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import cpu_generator, name_of

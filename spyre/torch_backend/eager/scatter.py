@@ -10,12 +10,12 @@ out of range stops the launch with a device fault, as in reading.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.eager.dispatch import (

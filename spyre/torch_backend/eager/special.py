@@ -11,8 +11,10 @@ and NaN ranks above all numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import inf, nan, sqrt
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.torch_backend.program import Lowering, Value, float_bits
 
@@ -84,8 +86,7 @@ def _unary(name: str) -> Callable[[Term], Term]:
     return lambda a: a.apply(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(msgspec.Struct, frozen=True):
     """A value of a program in a formula, with operators and methods of tensors."""
 
     builder: Lowering

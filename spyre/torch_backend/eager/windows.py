@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from math import lcm, prod
 from typing import Any
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import name_of
@@ -34,8 +35,7 @@ from spyre.torch_backend.program import (
 )
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True, dict=True):
     """Windows over the spatial dims of [batch, channels, *spatial]; per spatial dim, in elements.
 
     ``extents``: of the input. ``positions``: number of windows, at distances of ``stride``.

@@ -21,12 +21,13 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from math import inf
 from typing import Any
 
+import msgspec
 import sympy
+from msgspec.structs import replace
 
 from spyre.disjoint_sets import DisjointSets
 from spyre.errors import SpyreError
@@ -232,8 +233,7 @@ RISES = 3
 """The search of a dim ends after this many counts in a row that are worse than the best."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Modelled cost of a range of operations in the loops ``levels``.
 
     ``time_ns``: infinite if these tiles are not possible, for the reason ``why``. ``hbm_bytes``:
@@ -374,8 +374,7 @@ MAX_TRIALS = 1000
 """Kernels compiled for trial per graph; ranges tried after that are not tiled."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(msgspec.Struct, frozen=True):
     """The outcomes of a range of operations, which begins at position ``begin`` of its run.
 
     ``left``: why it is not tiled although loops would save time within the range.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from spyre.hw.counters import LaunchCounts
@@ -22,8 +22,7 @@ Function = Callable[..., Any]
 _forms = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleTensor:
+class ExampleTensor(msgspec.Struct, frozen=True):
     """Host sizes, a name per dim ("" for none) and a torch dtype name."""
 
     sizes: tuple[int, ...]

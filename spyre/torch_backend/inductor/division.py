@@ -11,13 +11,14 @@ core's slice of a tensor; a core can address 256 MiB of device memory per tensor
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import lcm, prod
 from numbers import Integral
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.cost import (
@@ -47,8 +48,7 @@ from spyre.torch_backend.program import OpKind, core_split
 # --- dims that can be divided ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class DivisibleDim:
+class DivisibleDim(msgspec.Struct, frozen=True, dict=True):
     """One dim of an operation's iteration space.
 
     ``elements``: its extent. ``unit``: elements that are not divided: those of a stick if sticks
@@ -80,8 +80,7 @@ class DivisibleDim:
         return np.minimum(self.units // splits * self.unit, self.elements)
 
 
-@dataclass(frozen=True)
-class Iteration:
+class Iteration(msgspec.Struct, frozen=True, dict=True):
     """The dims of an operation, in iteration order."""
 
     op: KernelOp
@@ -334,8 +333,7 @@ DIVISION_PASSES = SPAN, MATMUL_COST, DISTRIBUTION = (
 """Names of the passes, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkDivision:
+class WorkDivision(msgspec.Struct, frozen=True):
     """The division of an operation among cores.
 
     ``splits``: number of slices per dim, in iteration order (1: not divided). ``why``: result and
@@ -345,7 +343,7 @@ class WorkDivision:
 
     splits: Mapping[str, int]
     why: str
-    before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    before: Mapping[str, Mapping[str, int]] = msgspec.field(default_factory=dict)
     candidates: tuple[tuple[int, ...], ...] = ()
 
     @property

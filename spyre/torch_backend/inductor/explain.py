@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from spyre.errors import LaunchError
@@ -33,8 +33,7 @@ MOST_CORES_SHOWN = 4
 WIDTH = 120
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CompileExplanation:
+class CompileExplanation(msgspec.Struct, frozen=True):
     """The compiled stages of one call, in order; ``str`` gives a report.
 
     ``graphs``, ``operations``: FX graphs and ir.Operations as text. ``kernels``: operations, notes

@@ -13,9 +13,9 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 from torch.fx.traceback import annotate
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -107,8 +107,7 @@ HINT_PREFIX = "spyre_hint:"
 _scope_numbers = itertools.count()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class HintScope:
+class HintScope(msgspec.Struct, frozen=True, order=True):
     """One entered ``with spyre_hint(…)`` block.
 
     ``slices``: (dim name, number of tiles), one loop each, the outermost first. ``work_div``:

@@ -8,7 +8,8 @@ and of all users of its buffers becomes less. Each is looked at once, products f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from spyre.hw.cost import MachineSpec, kernel_ns, splits_within
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp

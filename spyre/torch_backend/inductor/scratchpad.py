@@ -17,12 +17,14 @@ one iteration to the next, is alive during the whole loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from math import prod
 from operator import mul
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import DeviceOutOfMemory
 from spyre.hw.cost import CLOSE, MachineSpec, default_machine, kernel_ns, machine_with
@@ -44,8 +46,7 @@ if TYPE_CHECKING:
 # --- accesses -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BufferAccess:
+class BufferAccess(msgspec.Struct, frozen=True):
     """Tensor ``number`` of operation ``op``, which is step ``step`` of its kernel.
 
     ``moves``: a loop advances its address.
@@ -125,8 +126,7 @@ def outlives(accesses: Accesses, loop: tuple[int, int]) -> bool:
 # --- the parts of the cores -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CoreView:
+class CoreView(msgspec.Struct, frozen=True):
     """Division of a tensor over the cores, per device dim above the stick, without dims of one
     step. Neighbouring dims that the cores divide as one dim count as one.
 
@@ -339,8 +339,7 @@ def _match(op: KernelOp, parent: str, child: str) -> bool:
 Offsets = Mapping[str, int | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchpadPlan:
+class ScratchpadPlan(msgspec.Struct, frozen=True):
     """Placement of a kernel's buffers in LX.
 
     ``buffers``: those that may be placed in LX, in the order of first use, with their sizes in one

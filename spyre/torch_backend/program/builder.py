@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, row_major_view
@@ -26,25 +28,23 @@ SCRATCH = "scratch"
 Name = TypeVar("Name", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRegion:
+class MemoryRegion(msgspec.Struct, frozen=True):
     """Memory of a program: ``argument``, its number among the launch arguments, -1 for scratch."""
 
     span_bytes: int
     argument: int = -1
 
 
-@dataclass(slots=True)
-class ProgramBuilder:
+class ProgramBuilder(msgspec.Struct):
     """A program under construction.
 
     ``loops``: (begin, end, count): operations ``begin`` to ``end`` (excluded) run ``count`` times;
     in program order, not nested.
     """
 
-    regions: list[MemoryRegion] = field(default_factory=list)
-    specs: list[DeviceOp] = field(default_factory=list)
-    loops: list[tuple[int, int, int]] = field(default_factory=list)
+    regions: list[MemoryRegion] = msgspec.field(default_factory=list)
+    specs: list[DeviceOp] = msgspec.field(default_factory=list)
+    loops: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     arguments: int = 0
     scratch_bytes: int = 0
 
@@ -195,8 +195,7 @@ def place_scratch(
 # --- the packer -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LiveBuffer(Generic[Name]):
+class LiveBuffer(msgspec.Struct, Generic[Name], frozen=True):
     """A buffer to place, alive from operation ``start`` up to, and without, ``end``.
 
     ``in_place_of``: a buffer of the same size whose last operation is ``start``, and whose memory

@@ -9,7 +9,8 @@ dim, it selects each lane separately.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES, find_stored_format
 from spyre.layout import DeviceView, Factor, split
@@ -25,8 +27,7 @@ from spyre.torch_backend.program.op_spec import LoweringError, OpKind, UnevenDiv
 # --- common dims of several views -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class IterationDim:
+class IterationDim(msgspec.Struct, frozen=True):
     """A common dim. ``factors``: per operand, each of ``extent`` elements. ``role``: only dims of
     equal role are joined.
     """
@@ -125,8 +126,7 @@ def _join(outer: IterationDim, inner: IterationDim) -> IterationDim:
     return IterationDim(extent, factors, inner.role)
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchpadPlace:
+class ScratchpadPlace(msgspec.Struct, frozen=True):
     """An address in LX, equal on all cores; each core holds its slice of the tensor there, packed.
 
     ``offset_bytes``: from the start of LX.
@@ -135,15 +135,14 @@ class ScratchpadPlace:
     offset_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CoreDivision:
+class CoreDivision(msgspec.Struct, frozen=True):
     """A given division of an operation's dims over the cores.
 
     ``splits``: number of slices by index of the dim. ``order``: dims by how fast their slice index
     varies from core to core, fastest first; dims not listed follow.
     """
 
-    splits: Mapping[int, int] = field(default_factory=dict)
+    splits: Mapping[int, int] = msgspec.field(default_factory=dict)
     order: Sequence[int] = ()
 
 
@@ -178,8 +177,7 @@ _CONSTANT_FORMAT = "IEEE_FP32"
 """Constants are written as float32, so that rounding them to 16 bits does not show in results."""
 
 
-@dataclass(frozen=True)
-class TensorOperand:
+class TensorOperand(msgspec.Struct, frozen=True, dict=True):
     """One tensor of an operation.
 
     ``number``: its column in the iteration. ``lane``: index of the dim its sticks run along.
@@ -198,8 +196,7 @@ class TensorOperand:
         return find_stored_format(self.format).elements_per_stick
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(msgspec.Struct, frozen=True, dict=True):
     """An SDSC without the addresses of its tensors: operation ``name`` over ``dims``.
 
     ``multiples``: for each lane dim, by index, the multiple (elements) its extent is rounded up to.
@@ -213,8 +210,8 @@ class Outline:
     dims: Sequence[IterationDim]
     multiples: Mapping[int, int]
     operands: Sequence[TensorOperand]
-    constants: Mapping[str, int] = field(default_factory=dict)
-    masks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
+    masks: Mapping[str, Sequence[tuple[int, int]]] = msgspec.field(default_factory=dict)
     undivided: Sequence[int] = ()
     exact: bool = False
     division: CoreDivision | None = None
@@ -395,8 +392,7 @@ Bases = Sequence[Base | ScratchpadPlace]
 """Addresses of the tensors of an operation, the output last."""
 
 
-@dataclass(frozen=True, slots=True)
-class IteratedOp:
+class IteratedOp(msgspec.Struct, frozen=True):
     """An operation over the common dims of its tensors, without their addresses.
 
     ``name``, ``constants``, ``mask_from``, ``lane_multiple``: as of `DeviceOp`. ``dims``: with the
@@ -408,7 +404,7 @@ class IteratedOp:
     name: str
     dims: Sequence[IterationDim]
     formats: Sequence[str]
-    constants: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
     mask_from: int = 0
     lane_multiple: int = 0
     rows: int = 0

@@ -7,8 +7,9 @@ accordingly, with `Lowering`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
+
+from msgspec.structs import replace
 
 from spyre.dtypes import find_stored_format
 from spyre.torch_backend.program.emit import INDEX_STICK

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import UnsupportedError
 from spyre.layout import DeviceView
 from spyre.mlir.operation import OVERFLOW_CONSTANT
+from spyre.records import PartlyCompared
 
 
 def float_bits(number: float) -> int:
@@ -53,8 +56,7 @@ class UnevenDivision(LoweringError):
     """The given `CoreDivision` does not divide an operation evenly: SPY930."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """A tensor within a program.
 
     ``dtype``: torch dtype name. ``region``: number of its memory region; offsets in ``view`` count
@@ -202,8 +204,7 @@ class OpKind(StrEnum):
     GATHER = "gather"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOp:
+class DeviceOp(PartlyCompared, frozen=True):
     """One operation of the card, from which an SDSC is emitted.
 
     ``name``: opFuncName, for reductions without the suffix ``nonstick``. ``dims``: host dims that a
@@ -214,16 +215,18 @@ class DeviceOp:
     kernel's operation that it is part of, -1 if not numbered.
     """
 
+    uncompared = frozenset({"made_for"})
+
     kind: OpKind
     name: str
     inputs: tuple[Value, ...]
     output: Value
     dims: tuple[int, ...] = ()
-    constants: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
     mask_from: int = 0
     lane_multiple: int = 0
     part: tuple[int, int, int] | None = None
-    made_for: int = field(default=-1, compare=False, repr=False)
+    made_for: int = -1
 
     @property
     def written(self) -> Value:

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
@@ -436,8 +437,7 @@ def _aligned(value: Value, rank: int) -> Value:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantArgument:
+class ConstantArgument(msgspec.Struct, frozen=True):
     """A number a program reads from memory, in a format of the card."""
 
     number: float

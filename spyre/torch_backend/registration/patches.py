@@ -12,11 +12,11 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import torch
 
 from spyre import config
@@ -336,8 +336,7 @@ def _wrap_if_available(targets: Mapping[str, Any]) -> None:
 _of_groups = partial(_lazily, "distributed.compat")
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(msgspec.Struct, frozen=True):
     """A change to torch. ``targets``: replaced names, and the functions that ``put`` places there
     once per process.
     ``purpose``: the feature that requires it.

@@ -22,11 +22,11 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -61,8 +61,7 @@ _max_pointers = MIN_POINTERS
 """Entries of ``_by_pointer`` above which those of collected buffers are removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageLayout:
+class StorageLayout(msgspec.Struct, frozen=True):
     """Host extents (elements), dtype and device layout of a storage.
 
     ``size_bytes``: of device memory. ``layout_id``: equal for equal layouts. ``host_bytes``: of the
@@ -90,8 +89,7 @@ _layout_ids: LruCache[tuple[object, ...], int] = LruCache(MAX_LAYOUTS)
 _next_layout_id = itertools.count(1)
 
 
-@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
-class DeviceBuffer:
+class DeviceBuffer(msgspec.Struct, eq=False, weakref=True):
     """Memory of one storage. ``base`` is changed only by the thread that uses the tensor.
 
     ``host_bytes``: size of the storage in torch. ``pointer``: its data_ptr. ``base``: None while

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS, NO_CODE, FormatKind, find_host_dtype
 from spyre.hw.memory import DeviceTensor

@@ -8,8 +8,10 @@ elements in device memory. `tile_layout` restricts a layout to one tile of a coa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.errors import UnsupportedError
 from spyre.layout import (
@@ -180,8 +182,7 @@ HostExtents = (
 """Host sizes, strides (elements) and torch dtype name; its layout if it is not the default one."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostBuffer:
+class HostBuffer(msgspec.Struct, frozen=True):
     """A tensor argument of a kernel: host extents and strides (elements), torch dtype name.
 
     ``layout``: on the card, None for the default one.

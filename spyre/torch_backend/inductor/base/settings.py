@@ -13,11 +13,11 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 import spyre
@@ -40,8 +40,7 @@ ASKED = "asked"
 """Value of SPYRE_SYMBOLIC_SIZES that leaves the choice to PyTorch's settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """How graphs are compiled; fields as in :mod:`.config`.
 
     ``lx_capacity_bytes``: of one core, for plans.
@@ -176,12 +175,12 @@ def cache_key() -> str | None:
     """
     digest = hashlib.sha256(source_digest().encode())
     chosen = settings()
-    for field in fields(chosen):
-        value = getattr(chosen, field.name)
+    for name in chosen.__struct_fields__:
+        value = getattr(chosen, name)
         text = _function_key(value) if callable(value) else repr(value)
         if text is None:
             return None
-        digest.update(f"\0{field.name}={text}".encode())
+        digest.update(f"\0{name}={text}".encode())
     digest.update(f"\0notes={wants_notes()}".encode())
     return digest.hexdigest()
 

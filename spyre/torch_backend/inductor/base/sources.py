@@ -14,9 +14,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from spyre.runtime.flex import SourcePlace
@@ -127,8 +127,7 @@ def _tag(node: torch.fx.Node) -> Tag | None:
     return found
 
 
-@dataclass(frozen=True)
-class KernelCall:
+class KernelCall(msgspec.Struct, frozen=True):
     """A call of a kernel in generated code. ``names``: of its arguments, by arg_index, "" for
     arguments without one. ``executes``: per execute, its nodes in the graph ``identity``.
     ``origins``: per execute, its aten operation, after a name that counts that operation's nodes.

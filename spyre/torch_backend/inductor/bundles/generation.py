@@ -7,11 +7,12 @@ Pure functions, for any thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
@@ -53,8 +54,7 @@ from spyre.torch_backend.program import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentMemory:
+class ArgumentMemory(msgspec.Struct, frozen=True):
     """The memory of one kernel argument. ``is_input``: the first operation to touch it reads it."""
 
     size_bytes: int = STICK_BYTES
@@ -66,8 +66,7 @@ _Use = tuple[KernelOp, int]
 """An operation, and the number of one of its tensors."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelMemory:
+class KernelMemory(msgspec.Struct, frozen=True):
     """Memory of a kernel: its arguments by arg_index, and the bytes of its pool."""
 
     arguments: tuple[ArgumentMemory, ...]
@@ -156,8 +155,7 @@ that only a launch knows."""
 UNKNOWN_COUNT = 1 << 40
 
 
-@dataclass(slots=True)
-class _BundleWriter:
+class _BundleWriter(msgspec.Struct):
     """Adds the operations of a kernel to ``builder``. ``shares``: how the cores share the tensor
     last written at each LX address: its size, and the start of each core's part in it, in bytes.
     """
@@ -165,8 +163,8 @@ class _BundleWriter:
     name: str
     builder: BundleBuilder
     pool: str
-    sizes: Mapping[str, RuntimeSize] = field(default_factory=dict)
-    shares: dict[int, tuple[int, Ints]] = field(default_factory=dict)
+    sizes: Mapping[str, RuntimeSize] = msgspec.field(default_factory=dict)
+    shares: dict[int, tuple[int, Ints]] = msgspec.field(default_factory=dict)
 
     def add(self, kernel: Kernel, loops: LoopCounts) -> None:
         for op in kernel:

@@ -11,12 +11,12 @@ functions, for any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import sympy
 
 from spyre.dtypes import STICK_BYTES, find_stored_format
@@ -24,6 +24,7 @@ from spyre.errors import LaunchError, UnsupportedError
 from spyre.layout import Factor
 from spyre.mlir.builder import POOL as POOL, RuntimeSize, SizeValue
 from spyre.mlir.program import AffineConstant, AffineExpr, AffineSymbol
+from spyre.records import PartlyCompared
 from spyre.torch_backend.program import Ints, IteratedOp, IterationDim, OpKind
 
 HBM, LX = "hbm", "lx"
@@ -32,8 +33,7 @@ REDUCED, K_ROLE = 1, 3
 INDENT = "    "
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceDim:
+class DeviceDim(msgspec.Struct, frozen=True):
     """A device dim of a tensor: ``size`` steps of ``pitch_bytes``, begun at step ``first``.
 
     ``walked``: (dim, elements per step) of the operation's dims that move along it.
@@ -45,8 +45,7 @@ class DeviceDim:
     walked: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class KernelTensor:
+class KernelTensor(PartlyCompared, frozen=True, dict=True):
     """One tensor of an operation, and the layout of its elements in memory.
 
     ``pitches``: bytes per step of each of the operation's dims, 0 where elements repeat. ``lane``:
@@ -61,6 +60,8 @@ class KernelTensor:
     ``buffer``: name of the buffer while memory is planned, not part of the text.
     """
 
+    uncompared = frozenset({"buffer"})
+
     format: str
     pitches: Ints
     lane: int = -1
@@ -73,7 +74,7 @@ class KernelTensor:
     shift: Any = 0
     is_tile: bool = False
     device_size: Ints = ()
-    buffer: str = field(default="", compare=False)
+    buffer: str = ""
 
     @cached_property
     def lanes(self) -> int:
@@ -89,8 +90,7 @@ class KernelTensor:
         return self.strides[loop] if self.strides else 0
 
 
-@dataclass(frozen=True)
-class KernelOp:
+class KernelOp(msgspec.Struct, frozen=True, dict=True):
     """One operation of the card.
 
     ``name``: opFuncName. ``extents``: elements along each dim, the outermost first; ``roles``: see
@@ -231,8 +231,7 @@ class KernelOp:
                 yield pitch, dim, 1
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLoop:
+class KernelLoop(msgspec.Struct, frozen=True):
     """``body``, run ``count`` times: a number, or an expression of sizes only a launch knows."""
 
     count: Any
@@ -282,16 +281,17 @@ def _lines(op: KernelOp | KernelLoop) -> Iterator[str]:
         yield from (f"{INDENT}{line}" for inner in op.body for line in _lines(inner))
         yield ")),"
         return
-    yield f"KernelOp({_keywords(op, leave_out='tensors')}, tensors=("
-    yield from (f"{INDENT}KernelTensor({_keywords(tensor)})," for tensor in op.tensors)
+    yield f"KernelOp({_keywords(op, {'tensors'})}, tensors=("
+    for tensor in op.tensors:
+        yield f"{INDENT}KernelTensor({_keywords(tensor, tensor.uncompared)}),"
     yield ")),"
 
 
-def _keywords(value: KernelOp | KernelTensor, leave_out: str = "") -> str:
-    pairs = (
-        (f, getattr(value, f.name)) for f in fields(value) if f.compare and f.name != leave_out
-    )
-    chosen = ((f.name, v) for f, v in pairs if f.default is MISSING or v != f.default)
+def _keywords(value: KernelOp | KernelTensor, leave_out: Set[str]) -> str:
+    names, last = value.__struct_fields__, value.__struct_defaults__
+    defaults = dict(zip(names[len(names) - len(last) :], last, strict=True))
+    pairs = ((n, getattr(value, n)) for n in names if n not in leave_out)
+    chosen = ((n, v) for n, v in pairs if n not in defaults or v != defaults[n])
     texts = ((n, f"OpKind.{v.name}" if isinstance(v, OpKind) else repr(v)) for n, v in chosen)
     return ", ".join(f"{name}={text}" for name, text in texts)
 
@@ -299,8 +299,7 @@ def _keywords(value: KernelOp | KernelTensor, leave_out: str = "") -> str:
 # --- sizes of launches ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SizeSpec:
+class SizeSpec(msgspec.Struct, frozen=True):
     """A size in elements that only a launch knows; expressions contain its ``name`` as a symbol.
 
     ``places``: (argument, host dim) of the tensor dims of this size. It is a multiple of

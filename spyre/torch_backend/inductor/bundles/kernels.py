@@ -13,11 +13,11 @@ import functools
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from msgspec import structs
+from msgspec.structs import replace
 
 from spyre.lru_cache import LruCache
 from spyre.mlir.builder import BuiltBundle

@@ -12,10 +12,10 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from textwrap import indent
 from typing import Any
 
+import msgspec
 import sympy
 
 from spyre.dtypes import STICK_BYTES
@@ -36,8 +36,7 @@ ROW = sympy.Symbol("i0")
 """The row that an index names, in the coordinates of a gather's table."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorArg:
+class TensorArg(msgspec.Struct, frozen=True):
     """One tensor of an operation.
 
     ``arg_index``: number among the kernel's arguments, -1 for LX and the pool. ``device_size``:
@@ -58,8 +57,7 @@ class TensorArg:
     within: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpSpec:
+class OpSpec(msgspec.Struct, frozen=True):
     """One operation of the card.
 
     ``op``: opFuncName. ``iteration_space``: symbol → (elements, cores that share them).
@@ -73,12 +71,11 @@ class OpSpec:
     is_reduction: bool
     iteration_space: Mapping[sympy.Symbol, tuple[sympy.Expr, int]]
     args: Sequence[TensorArg]
-    op_info: Mapping[str, Any] = field(default_factory=dict)
+    op_info: Mapping[str, Any] = msgspec.field(default_factory=dict)
     tiled_symbols: Sequence[sympy.Symbol] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSpec:
+class LoopSpec(msgspec.Struct, frozen=True):
     """``body``, ``count`` times."""
 
     count: sympy.Expr

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import msgspec
 import sympy
+from msgspec.structs import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
@@ -48,8 +49,7 @@ class NotRowwise(Exception):
     """A graph is not a function of single rows, or its kernel cannot work on groups of rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowTile:
+class RowTile(msgspec.Struct, frozen=True):
     """A kernel of a graph compiled for a number of rows: the only one, if there are no ``others``.
 
     ``arguments``: names of buffers by arg_index. ``inputs``, ``outputs``: names in the graph's
@@ -183,8 +183,7 @@ ROWS = sympy.Symbol("s0")
 Operation = KernelOp | KernelLoop
 
 
-@dataclass(frozen=True, slots=True)
-class RowTensor:
+class RowTensor(msgspec.Struct, frozen=True):
     """An argument with rows. ``inner``: elements of its first dim per row. ``columns``: of sticks,
     the product of the outer device dims.
     """
@@ -202,8 +201,7 @@ class RowTensor:
         return self.columns * self.inner * rows * STICK_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class RowwiseKernel:
+class RowwiseKernel(msgspec.Struct, frozen=True):
     """A kernel for any number of rows. ``arguments``: (whether it is an input, its position among
     the graph's inputs or outputs) by arg_index. ``outputs``: buffers of the graph's outputs, their
     first dim in elements per row.
@@ -320,8 +318,7 @@ def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> 
     return (first, *tensor.sizes[1:]), buffer.strides, buffer.dtype
 
 
-@dataclass(slots=True)
-class _TileLoop:
+class _TileLoop(msgspec.Struct):
     """The loop over tiles of one row tile.
 
     ``known``: by arg_index of the row tile, the argument's name in the kernel and its rows.

@@ -14,11 +14,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from math import prod
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.dtypes import find_stored_format
 from spyre.errors import LaunchError
@@ -79,8 +81,7 @@ from spyre.torch_backend.program import (
 KernelItem = KernelOp | KernelLoop
 
 
-@dataclass(frozen=True, slots=True)
-class LoopPath:
+class LoopPath(msgspec.Struct, frozen=True):
     """The loops around an operation, the outermost first, and hints for dividing it.
 
     ``numbers``, ``counts``: of the loops; a count is a number or an expression of sizes. ``dims``:
@@ -195,8 +196,7 @@ class KernelLowering(Lowering):
         return self.builder.argument(scalar_view(dtype), dtype, True)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelOperations:
+class KernelOperations(msgspec.Struct, frozen=True):
     """Operations in their order, and the loops around each. ``builder``: holds their memory."""
 
     builder: Lowering
@@ -411,8 +411,7 @@ def _agreed(
     return divided
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedKernel:
+class PlannedKernel(msgspec.Struct, frozen=True):
     """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them.
 
     ``notes``: reports of the passes by file name. ``made_for``: per device operation, the number

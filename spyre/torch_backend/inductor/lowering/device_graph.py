@@ -10,9 +10,11 @@ the operands in their layouts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from spyre.layout import contiguous_strides, device_view
 from spyre.torch_backend.program import (
@@ -33,8 +35,7 @@ Results = list[tuple[Ints, str]]
 """Sizes and torch dtype name per result."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceProgram:
+class DeviceProgram(msgspec.Struct, frozen=True, eq=False):
     """One call of an eager lowering. Two calls are never equal, as their results differ.
 
     ``shapes`` and ``dtypes``: of its tensor operands. ``numbers``: per operand of the lowering a
@@ -99,8 +100,7 @@ class LayoutDependent(Exception):
     """A lowering depends on layouts, or on memory shared between operations."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphNode:
+class GraphNode(msgspec.Struct, frozen=True, eq=False):
     """One device operation, an input of the graph, or a number.
 
     ``kind``: None for inputs and numbers. ``dims``: reduced ones, of size 1 in the result.
@@ -113,7 +113,7 @@ class GraphNode:
     sizes: Ints
     inputs: tuple[GraphValue, ...] = ()
     dims: Ints = ()
-    constants: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
     number: float | None = None
     position: int = -1
     program: DeviceProgram | None = None
@@ -124,8 +124,7 @@ GraphView = tuple[str, tuple[int, ...]]
 """(how, arguments): "permute" dims, "view" sizes, "expand" sizes, "unsqueeze" dim."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphValue:
+class GraphValue(msgspec.Struct, frozen=True):
     """A result or a view of one, with the interface of `Value`. ``dtype``: torch dtype name."""
 
     node: GraphNode

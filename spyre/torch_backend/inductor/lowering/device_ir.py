@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import sympy
 import torch
+from msgspec.structs import replace
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import DefaultHandler, V, ir, lowering, ops
@@ -30,8 +31,7 @@ Index = Sequence[sympy.Expr]
 Loader = Callable[[Index], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOperation:
+class DeviceOperation(msgspec.Struct, frozen=True):
     """The device operation of an ir.ComputedBuffer.
 
     ``dims``: reduced dims of the operand, in the order of the reduction ranges. ``program``: the
@@ -41,7 +41,7 @@ class DeviceOperation:
     kind: OpKind | None
     name: str
     dims: Ints = ()
-    constants: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, int] = msgspec.field(default_factory=dict)
     program: DeviceProgram | None = None
     result: int = 0
 
@@ -253,8 +253,7 @@ def _viewed(box: Any, views: Sequence[GraphView]) -> Any:
     return box
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """Reads a buffer at a host index, elements: Σ stride · symbol + offset.
 
     ``strides``: per symbol of the iteration.
@@ -270,8 +269,7 @@ class Load:
         return sympy.Add(self.offset, *steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """``ranges``: extents of the result; ``reduced``: of the reduced dims. ``dtype``: torch dtype
     name of the result.
     """
@@ -352,8 +350,7 @@ def _traced(data: Any, rank: int, reduced: int) -> _BodyReader:
     return reader
 
 
-@dataclass(frozen=True)
-class OperandRead:
+class OperandRead(msgspec.Struct, frozen=True, dict=True):
     """An operand with the dims that the operation walks: ``extents``, and one stride per dim.
 
     ``axes``: per dim, the axis of the body's iteration.

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre import config
 from spyre.layout import contiguous_strides
@@ -63,8 +64,7 @@ SPARSE = -1
 """The lane of a value with one element per stick, such as a sum over sticks."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaneNode:
+class LaneNode(msgspec.Struct, frozen=True):
     """An operation and the ``lanes`` that its result may have, preferred ones first.
 
     ``work``: per lane, elements computed beyond the minimum; empty: none.
@@ -75,8 +75,7 @@ class LaneNode:
     work: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LaneUse:
+class LaneUse(msgspec.Struct, frozen=True):
     """One operand of ``consumer``. ``costs``: elements to move, [producer's lane, consumer's].
 
     A ``producer`` that is no node has one lane, so one row of costs.
@@ -149,8 +148,7 @@ def in_memory(name: str) -> str:
     return f"memory of {name}"
 
 
-@dataclass(slots=True)
-class StickGraph:
+class StickGraph(msgspec.Struct):
     """The nodes and uses of a run, for `place_restickifies`.
 
     ``inputs``: lanes of buffers that the run does not make. ``moves``: the restickifies of a use,
@@ -159,11 +157,11 @@ class StickGraph:
     """
 
     run: OperationRun
-    nodes: list[LaneNode] = field(default_factory=list)
-    uses: list[LaneUse] = field(default_factory=list)
-    inputs: dict[str, int] = field(default_factory=dict)
-    moves: dict[tuple[str, int], dict[Lanes, Moves | None]] = field(default_factory=dict)
-    values: dict[str, dict[int, Value]] = field(default_factory=dict)
+    nodes: list[LaneNode] = msgspec.field(default_factory=list)
+    uses: list[LaneUse] = msgspec.field(default_factory=list)
+    inputs: dict[str, int] = msgspec.field(default_factory=dict)
+    moves: dict[tuple[str, int], dict[Lanes, Moves | None]] = msgspec.field(default_factory=dict)
+    values: dict[str, dict[int, Value]] = msgspec.field(default_factory=dict)
 
     def sizes_of(self, name: str) -> Ints:
         """Sizes of a buffer, in the row-major order of its elements."""
@@ -287,8 +285,7 @@ HARD = 3 * OVERHEAD
 """Cost of an operand that the kernel has to spread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """A restickify of the ``whole`` producer, to a lane in its dims, or of the operand's view only,
     to a lane in the dims of the operand. ``elements``: moved ones, stick padding included.
     """

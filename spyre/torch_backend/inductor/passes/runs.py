@@ -14,10 +14,11 @@ layout.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
+
+import msgspec
 
 from spyre.torch_backend.inductor.base.compat import clear_caches, ir
 from spyre.torch_backend.inductor.base.layouts import (
@@ -32,8 +33,7 @@ from spyre.torch_backend.inductor.lowering.device_ir import Body, body_of
 from spyre.torch_backend.program import LoweringError, Value
 
 
-@dataclass(frozen=True)
-class RunOperation:
+class RunOperation(msgspec.Struct, frozen=True, dict=True):
     """An operation of a run, and its body."""
 
     operation: Any
@@ -55,8 +55,7 @@ class RunOperation:
         return self.target != self.name
 
 
-@dataclass(frozen=True, slots=True)
-class OperationRun:
+class OperationRun(msgspec.Struct, frozen=True):
     """``steps`` in order; ``results``: names of buffers that are read outside of the run.
 
     ``buffers``: all buffers that are read or written, in their layouts outside of kernels.

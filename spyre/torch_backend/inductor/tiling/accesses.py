@@ -7,9 +7,9 @@ graph inputs through all operations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import sympy
 
 from spyre.torch_backend.inductor.base.compat import MemoryDep, V, compiled_input_index, ir
@@ -19,8 +19,7 @@ READ_WRITES = "__spyre_read_writes_cache"
 """Attribute of operations; `clear_caches` removes attributes with such names."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperationAccesses:
+class OperationAccesses(msgspec.Struct, frozen=True):
     """Reads of an operation, and the index expressions that it uses as values.
 
     ``reads``: per load, ``name`` of the buffer, and ``index`` in host elements from its start.

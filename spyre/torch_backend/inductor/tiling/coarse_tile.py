@@ -21,10 +21,10 @@ the same loop only within the tile of its iteration, and may not depend on the t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import msgspec
 import sympy
 
 from spyre.errors import SpyreError, UnsupportedError
@@ -77,8 +77,7 @@ def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TilingLoops:
+class TilingLoops(msgspec.Struct, frozen=True):
     """The loops around an operation: their path, and per level the axis of the iteration space that
     the loop splits (None: it splits none).
     """

@@ -13,8 +13,9 @@ outside of the loop read. A sum is rounded once per tile, as in a tiled launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from spyre.errors import SpyreError
 from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops

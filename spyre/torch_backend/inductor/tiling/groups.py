@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import sympy
 
 from spyre.errors import SpyreError
@@ -21,8 +21,7 @@ from spyre.torch_backend.inductor.lowering.device_ir import program_of
 from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation
 
 
-@dataclass(frozen=True, slots=True)
-class TileLevel:
+class TileLevel(msgspec.Struct, frozen=True):
     """One loop: its count, and the dim that its iterations split.
 
     ``dim``: an index in the iteration space, the same in every operation, or the name of a dim,
@@ -33,8 +32,7 @@ class TileLevel:
     dim: int | str
 
 
-@dataclass(frozen=True, slots=True)
-class TileGroup:
+class TileGroup(msgspec.Struct, frozen=True):
     """Contiguous operations of a loop body, and the loops around them.
 
     ``path``: loop_group_id of the operations, one entry per level, the outermost first.
