@@ -9,11 +9,11 @@ loop over tiles of larger tensors. `workflows/` launches some of them on streams
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from spyre.layout import SpyreTensorLayout

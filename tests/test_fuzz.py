@@ -19,13 +19,13 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from qa.conformance.cases import find_cases
 from qa.mutations import mutate
@@ -157,7 +157,7 @@ def _run_kernel(case: Case, bundle: str, target: Path, checked: bool) -> None:
     loaded = load_bundle(target)
     loaded.check(raise_on_error=checked)
     launches = tuple(launch for launch in case.spec.launches if launch.bundle == bundle)
-    used = replace(case, spec=msgspec.structs.replace(case.spec, launches=launches))
+    used = replace(case, spec=replace(case.spec, launches=launches))
     session = session_of(device())
     with session.placed(describe_run(used, lambda _: loaded, RunOptions(check=False))) as placement:
         placement.fill()

@@ -7,11 +7,11 @@ check, and a run with and without the check. :mod:`tests.test_fuzz` does the sam
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from qa.mutations import mutate
 from spyre.errors import SpyreError

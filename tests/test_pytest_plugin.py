@@ -130,7 +130,7 @@ def test_the_programs_of_a_failed_test_are_kept(pytester, plugin):
 def test_a_failed_comparison_names_the_first_wrong_execute(pytester, plugin):
     pytester.makepyfile(
         """
-        from dataclasses import replace
+        from msgspec.structs import replace
         import pytest, torch
         from torch._inductor import config
         from spyre.torch_backend.inductor.bundles import kernels

@@ -8,8 +8,10 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from qa.conformance.cases import find_cases
 from qa.sanitize_mutants.changes import CHANGES

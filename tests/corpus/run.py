@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from examples.make import EXAMPLES
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.builder.recipes import HostOperand, reduction

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import lcm, prod
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.operation.operation import Component, Operation

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import lcm
+
+from msgspec.structs import replace
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
 from spyre.mlir.builder.recipes import pointwise, round_up

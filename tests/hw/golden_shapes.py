@@ -5,9 +5,9 @@ one split over several cores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
 from spyre.mlir.builder.recipes import (

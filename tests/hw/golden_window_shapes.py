@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.builder.recipes import host_tensor, round_up

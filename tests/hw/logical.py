@@ -6,9 +6,10 @@ does not depend on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.dtypes import decode_device, encode_device, find_stored_format
 from spyre.hw.reference import Execution

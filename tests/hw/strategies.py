@@ -6,11 +6,13 @@ addresses, one region per operand, small enough for the reference.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
 from spyre.mlir.operation.operation import Component
@@ -189,7 +191,7 @@ def reduction_specs(
 def _one_split(grid: Grid, reduced: Sequence[str]) -> Grid:
     """Only one of the reduced dims may be divided among cores (SDSC reference §6.1)."""
     split = [d for d in reduced if grid.splits[d] > 1]
-    return replace(grid, splits={**grid.splits, **dict.fromkeys(split[1:], 1)})
+    return dataclasses.replace(grid, splits={**grid.splits, **dict.fromkeys(split[1:], 1)})
 
 
 @st.composite

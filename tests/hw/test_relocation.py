@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -11,6 +10,7 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.device.device import Device

@@ -9,7 +9,9 @@ windows (operations reference §7).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from spyre.errors import BundleError
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec

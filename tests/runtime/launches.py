@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault
 from spyre.hw.device.device import Device

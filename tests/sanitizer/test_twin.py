@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import assume, given, strategies as st
+from msgspec.structs import replace
 
 from qa.sanitize_mutants.shadow_reference import ShadowReference
 from spyre.errors import SpyreError

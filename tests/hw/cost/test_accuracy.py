@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.hw.cost.estimate import Choice, Estimates, estimate_rows
 from spyre.hw.cost.fit import FitRow, cross_validated, fit, fit_rows, rounded, start_of, steps_of

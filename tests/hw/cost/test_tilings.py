@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from spyre.hw.cost import Tiling, best_tiling, default_machine, kernel_ns
 from spyre.hw.cost.divisions import product_counts

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import MODELS, kernel_ns, measured_class

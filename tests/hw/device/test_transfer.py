@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.dtypes import decode_dl16, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError

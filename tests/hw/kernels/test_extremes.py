@@ -6,11 +6,10 @@ masked, reductions of either kind in every number mode: all against the one defi
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.hw.reference.definitions import maximum, minimum
 from spyre.mlir.builder.operations import OperationSpec, build_operation

@@ -7,12 +7,12 @@ dispatch by dispatch, which never chains.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.hw.kernels.driver import PARALLEL_NS
 from spyre.hw.linking.binding import Allocation

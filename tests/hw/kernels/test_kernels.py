@@ -6,10 +6,9 @@ chosen so that float32 is exact, which makes every order of adding give the same
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.hw.ops.elementwise import HALF, Family, OpDefinition
 from spyre.hw.ops.table import OPS

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.dtypes import decode_device, decode_dl16, encode_device, encode_dl16
 from spyre.errors import DeviceFault, UnsupportedError

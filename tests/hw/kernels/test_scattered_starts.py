@@ -6,11 +6,10 @@ output that belong to different cores are apart. What the engine does not do, it
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.errors import SpyreError
 from spyre.hw.access import canonical_cores

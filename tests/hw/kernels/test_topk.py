@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.workloads import link_operations
 from spyre.dtypes import decode_dl16, encode_dl16

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import BundleError, DeviceFault, LaunchError
 from spyre.hw.linking.binding import Allocation, Binding

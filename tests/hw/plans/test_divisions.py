@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
+from msgspec.structs import replace
 
 from spyre.errors import SdscError, UnsupportedError
 from spyre.hw.spec import LX_BASE, LX_BYTES

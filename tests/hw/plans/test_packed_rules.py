@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault, SdscError, SpyreError, UnsupportedError
 from spyre.hw import plan_table as tb

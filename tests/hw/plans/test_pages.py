@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault, SdscError, UnsupportedError
 from spyre.hw.linking.binding import Allocation

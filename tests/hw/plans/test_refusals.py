@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import UnsupportedError
 from spyre.hw.plans.core_plan import plan_operation

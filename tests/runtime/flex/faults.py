@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from spyre.runtime.flex.scheduling import Stage
 from spyre.runtime.flex.steps import JobPlan

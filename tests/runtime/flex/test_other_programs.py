@@ -7,11 +7,12 @@ start address of every core, as a traced kernel does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import Finding, UnsupportedError
 from spyre.hw.device.device import Device

@@ -6,11 +6,11 @@ import gc
 import os
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import DeviceFault, LaunchError, SpyreError, StreamError
 from spyre.hw.device.device import Device

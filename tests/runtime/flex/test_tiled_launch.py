@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError, StreamError
 from spyre.hw.device.device import Device

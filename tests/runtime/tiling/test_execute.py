@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.hw.device.device import Device
 from spyre.hw.memory.device_memory import DeviceTensor

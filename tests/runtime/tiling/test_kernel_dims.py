@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from spyre.mlir.builder.bundles import BundleBuffer
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction, restickify

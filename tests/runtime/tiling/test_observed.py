@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.hw.device.device import Device
 from spyre.runtime.kernel.kernel import Kernel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError
 from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate

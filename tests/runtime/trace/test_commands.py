@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError
 from spyre.runtime.flex.blocks import ControlBlock

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
+from msgspec.structs import replace
 
 from spyre.torch_backend import recorded_calls
 from spyre.torch_backend.inductor.bundles import kernels

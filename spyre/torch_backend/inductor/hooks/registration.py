@@ -12,10 +12,10 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from spyre import config
 from spyre.errors import UnsupportedError

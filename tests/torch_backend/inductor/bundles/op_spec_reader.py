@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, inf, lcm, prod
 from typing import Any
 
+import msgspec
 import sympy
+from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.hw.ops import Family, find_op
@@ -54,8 +55,7 @@ class NotAffine(ValueError):
     """An expression is no sum of symbols, floors and remainders; the text says what it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class AffineTerm:
+class AffineTerm(msgspec.Struct, frozen=True):
     """A symbol, or by ``kind`` the floor or the remainder ("mod") of ``inner`` by ``divisor``."""
 
     kind: str
@@ -64,8 +64,7 @@ class AffineTerm:
     divisor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class AffineForm:
+class AffineForm(msgspec.Struct, frozen=True):
     """``constant`` plus the sum of ``terms``, (what, coefficient) pairs without zeros."""
 
     terms: frozenset[tuple[AffineTerm, Fraction]] = frozenset()
@@ -100,8 +99,7 @@ def floor_of(inner: AffineForm, divisor: int) -> AffineTerm:
     return AffineTerm("floor", "", inner, divisor)
 
 
-@dataclass(frozen=True, slots=True)
-class AffineReader:
+class AffineReader(msgspec.Struct, frozen=True):
     """Reads expressions over symbols that count from 0 to below ``extents``."""
 
     extents: Mapping[str, int]
@@ -190,8 +188,7 @@ def _denominator(form: AffineForm) -> int:
     return lcm(form.constant.denominator, *(f.denominator for _, f in form.terms))
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
+class Digit(msgspec.Struct, frozen=True):
     """A digit of a symbol that counts ``unit`` elements: ``pitch_bytes`` from one to the next, or
     from stick to stick where it runs along the lanes.
     """
@@ -201,8 +198,7 @@ class Digit:
     lane: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolDigits:
+class SymbolDigits(msgspec.Struct, frozen=True):
     """All digits of a symbol, the innermost first. ``lanes``: elements of a stick."""
 
     steps: tuple[Digit, ...]
@@ -234,8 +230,7 @@ class SymbolDigits:
         return elements // unit * step.pitch_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _DigitRange:
+class _DigitRange(msgspec.Struct, frozen=True):
     """``floor(Mod(symbol, end)/begin)``."""
 
     symbol: str
@@ -351,8 +346,7 @@ def lanes_of(arg: TensorArg) -> int:
     return FORMATS[str(arg.device_dtype)].elements_per_stick
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicWalk:
+class DynamicWalk(msgspec.Struct, frozen=True):
     """``inside``: one tile's view of the tensor, without terms of sizes. ``shift_bytes``: these
     terms of its begin. ``rows``: (coordinate, pitch in bytes) of the dims outside of a stick.
     """
@@ -657,8 +651,7 @@ def table_view(spec: OpSpec) -> tuple[ArgView, int]:
 # --- where a tensor lies -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ArgView:
+class ArgView(msgspec.Struct, frozen=True):
     """One tensor of an operation.
 
      ``view``: one dim per symbol, over one tile; of pitch 0 where it has no elements of its own.
@@ -756,8 +749,7 @@ def _loop_steps(
     return dict(reversed(steps.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class _TileWalk:
+class _TileWalk(msgspec.Struct, frozen=True):
     """Digits per symbol that moves the tensor."""
 
     steps: Mapping[str, SymbolDigits]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import sympy
 import torch
+from msgspec.structs import replace
 
 import spyre
 from spyre.errors import LaunchError, SpyreError, UnsupportedError

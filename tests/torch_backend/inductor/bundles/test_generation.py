@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import sympy
 import torch
+from msgspec.structs import replace
 
 import spyre
 from spyre.errors import UnsupportedError

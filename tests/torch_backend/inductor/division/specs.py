@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from spyre.torch_backend.inductor.bundles.kernel_op import HBM, KernelOp, KernelTensor, roles_of
 from spyre.torch_backend.program.op_spec import OpKind

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.division import divide_op, product_of, read_iteration

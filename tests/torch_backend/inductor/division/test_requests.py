@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.torch_backend.inductor.division import core_slices, divide_op, with_division

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.torch_backend.inductor.passes.restickify import (
     SPARSE,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import ir

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from spyre.torch_backend.inductor.bundles.kernel_op import (
     HBM,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from spyre.torch_backend.inductor.scratchpad import CoreView, core_view
 from tests.torch_backend.inductor.scratchpad.kernels import (

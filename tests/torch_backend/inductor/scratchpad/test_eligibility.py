@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from spyre.torch_backend.inductor.scratchpad import accesses_of, in_place_parents, refusals
 from spyre.torch_backend.program.op_spec import OpKind
