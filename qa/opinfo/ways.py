@@ -153,6 +153,10 @@ def _to_resize(like: torch.Tensor) -> torch.Tensor:
     return like.new_zeros(0)
 
 
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
 OUTS = (_contiguous, _strided, _to_resize)
 FEW = 4
 """Number of samples tried with every kind of ``out``; later ones take one kind in turn."""
@@ -178,7 +182,8 @@ class _Out:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = self.op(*args, **kwargs)
         if not self.written:
-            self._check_written(leaves(plain), self._filled(_contiguous, plain, args, kwargs)[0])
+            copies = mapped((args, kwargs), _copied)  # of statistics that a call may change
+            self._check_written(leaves(plain), self._filled(_contiguous, plain, *copies)[0])
         outs, returned = self._filled(self.make, plain, args, kwargs)
         same = all(one is other for one, other in zip(leaves(returned), outs, strict=True))
         strides = [list(out.stride()) for out in outs]

@@ -111,6 +111,22 @@ def test_what_the_cpu_has_no_other_way_for_does_not_count() -> None:
     assert judged("forward", op=op).outcome == o.PASSED
 
 
+@pytest.mark.parametrize(("writes", "outcome"), [(True, o.PASSED), (False, o.UNREFERENCED)])
+def test_statistics_are_compared_after_equally_many_calls(writes: bool, outcome: str) -> None:
+    """As of batch norm with ``out``, which the CPU's function may also leave unwritten."""
+
+    def count(
+        x: torch.Tensor, calls: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        calls += 1
+        if out is None:
+            return torch.exp(x)
+        return torch.exp(x, out=out) if writes else out.resize_(x.shape).zero_()
+
+    op = FakeOp("fake", count, (torch.zeros(1),), supports_out=True)
+    assert judged("out", op=op).outcome == outcome
+
+
 def test_a_limit_takes_samples_from_the_first_to_the_last() -> None:
     op = load_database()["add"]
     shown = [str(sample.input.shape) for sample in sample_inputs(op, "float32")]
