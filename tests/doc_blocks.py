@@ -24,8 +24,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "errors.md"})
@@ -41,8 +42,7 @@ _COMMAND = re.compile(
 _TIME = re.compile(r"\b\d[\d.]* (ns|µs|ms|s)(?=\b)")
 
 
-@dataclass
-class Block:
+class Block(msgspec.Struct):
     """``line``: number of the first line of content in the page. ``printed``: output shown."""
 
     line: int

@@ -6,13 +6,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import msgspec
 
-@dataclass
-class Moment:
+
+class Moment(msgspec.Struct):
     """``number``: of the line that is interrupted, of those that run. ``lines``: so far."""
 
     number: int

@@ -19,10 +19,10 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -52,8 +52,7 @@ PYTEST_COUNT = 300 * int(os.environ.get("SPYRE_TEST_EXAMPLES", "1"))
 BATCH = 250
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Result of one mutant: ``clean``, an error code, or a failure to look into."""
 
     seed: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spyre.cli.run import main
@@ -13,8 +13,7 @@ from spyre.cli.run import main
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(msgspec.Struct, frozen=True):
     """One call: exit code, stdout, stderr."""
 
     code: int

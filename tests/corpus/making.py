@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from spyre.mlir.builder.operations import OperationSpec, build_operation
@@ -34,8 +34,7 @@ class Stage(StrEnum):
     SANITIZE = "sanitize"
 
 
-@dataclass(frozen=True)
-class CorpusCase:
+class CorpusCase(msgspec.Struct, frozen=True):
     """One case.
 
     ``bundle`` writes the good bundle (None: there is none), ``edits`` spoil it. ``words``: command
@@ -49,7 +48,7 @@ class CorpusCase:
     bundle: Callable[[], BundleContents] | None
     edits: tuple[Edit, ...] = ()
     words: tuple[str, ...] = (BUNDLE, "--check")
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def make(self, directory: Path) -> None:
         """Write the bundle below ``directory`` and spoil it."""

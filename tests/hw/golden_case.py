@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
@@ -12,8 +12,7 @@ from tests.hw.golden_formats import Array
 from tests.hw.golden_places import Packed, Placing
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One shape of one operation.
 
     ``logical``: extents without stick padding; ``sizes`` where an operand's array has others.
@@ -25,11 +24,11 @@ class Case:
     name: str
     spec: OperationSpec
     logical: Mapping[str, int]
-    sizes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    lanes: Mapping[int, int] = field(default_factory=dict)
+    sizes: Mapping[int, Mapping[str, int]] = msgspec.field(default_factory=dict)
+    lanes: Mapping[int, int] = msgspec.field(default_factory=dict)
     tags: tuple[str, ...] = ()
     padding: float = 3.0
-    packings: Mapping[int, Packed] = field(default_factory=dict)
+    packings: Mapping[int, Packed] = msgspec.field(default_factory=dict)
 
     @property
     def operands(self) -> tuple[OperandSpec, ...]:

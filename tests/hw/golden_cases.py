@@ -8,9 +8,9 @@ needs a row here and, in `golden_formulas.py`, its mathematics.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tests.hw.golden_case import Case
@@ -71,8 +71,7 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 VECTORS = Path(__file__).parent / "golden" / "ops"
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """``draws``: one for all inputs, or one each. ``ulps``: 0 where every step is exact."""
 
     cases: tuple[Case, ...]

@@ -9,9 +9,9 @@ windows and packed formats are in `golden_packed_formulas.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -20,8 +20,7 @@ from torch.nn import functional as nn
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Slide:
+class Slide(msgspec.Struct, frozen=True):
     """Movement of a window of ``places`` elements along a spatial axis.
 
     ``pads``: (front, back), elements that the input does not hold.
@@ -36,8 +35,7 @@ class Slide:
 # --- operations -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """Arguments of a formula; ``lacking``: axes that the output does not have."""
 
     inputs: Sequence[Array]

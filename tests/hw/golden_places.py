@@ -8,8 +8,8 @@ order of the operations reference §5.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from spyre.hw.spec import LX_BASE, LX_BYTES
@@ -30,8 +30,7 @@ BITS = {
 Coordinates = dict[str, Array]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """Order of a packed stick of ``along`` times ``across`` elements."""
 
     along: int
@@ -49,8 +48,7 @@ RULES = {
 """Position of element (a, o): the coordinates within the stick along and across."""
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(msgspec.Struct, frozen=True):
     """A packed operand: its rule, and the dims that are ``a`` and ``o`` of it."""
 
     rule: str
@@ -64,8 +62,7 @@ class Packed:
         return {self.along: rule.along, **({self.across: rule.across} if self.across else {})}
 
 
-@dataclass(frozen=True)
-class Placing:
+class Placing(msgspec.Struct, frozen=True):
     """An operand in memory. ``stored``: elements per dim of the whole tensor, sticks not filled."""
 
     tensor: OperandSpec

@@ -8,10 +8,10 @@ compared afterwards, guard sticks on both sides included.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -100,8 +100,7 @@ def literal_starts(op: Operation) -> Array:
     return starts
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A byte range one operand touches (on one core, of a local tensor), guards excluded."""
 
     operand: int
@@ -230,8 +229,7 @@ def describe(op: Operation, window: Window, wrong: Array, found: Array, expected
     return f"{op.name} {dict(op.extents)} {window.tensor.name}: {len(wrong)} wrong: {shown}"
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """One comparison: how to fill the operands, and how exactly the outputs must agree."""
 
     fills: Sequence[Fill] | Fill = small_numbers

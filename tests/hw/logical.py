@@ -6,8 +6,7 @@ does not depend on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -27,8 +26,7 @@ from tests.hw.harness import (
 )
 
 
-@dataclass(frozen=True)
-class Bench:
+class Bench(msgspec.Struct, frozen=True):
     """One operation on a device, its operands as arrays over dims named by the caller."""
 
     op: Operation

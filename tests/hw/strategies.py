@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+import msgspec
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -29,8 +29,7 @@ modes = st.sampled_from(["dl16", "dl16", "ieee", "dl16-chunk", "dl16:alu=trunc",
 thread_counts = st.sampled_from([1, 2])
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True):
     """Iteration space: extents and work slices per dim, the stick dim and its lanes."""
 
     extents: dict[str, int]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -12,8 +11,7 @@ from spyre.layout import DataConversionInfo
 Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Touched:
+class Touched(msgspec.Struct, frozen=True):
     """Per device element: host element moved to or from it (−1: none), and how often touched."""
 
     host: Array

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
@@ -15,8 +15,7 @@ FLOATS = ("float16", "bfloat16", "float32", "bool")
 DTYPES = (*FLOATS, "int64", "int32", "int16", "int8", "uint8", "float8_e4m3fn", "float8_e5m2fnuz")
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """A layout, the host extents it was made for, and the strides of the storage given."""
 
     layout: SpyreTensorLayout

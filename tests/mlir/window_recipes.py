@@ -9,8 +9,8 @@ windows (operations reference §7).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from spyre.errors import BundleError
@@ -22,8 +22,7 @@ SPATIAL = ("i", "j")
 WINDOW_DIMS = ("ki", "kj")
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True):
     """Windows over the two spatial axes: sizes, strides, dilations, and padding (front, back).
 
     ``kind``: storage of the padding in the input's memory; default: the frontends', which do not

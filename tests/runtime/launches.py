@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -36,8 +36,7 @@ TABLES: Mapping[str, Mapping[int, tuple[int, int]]] = {"gather": {1: (64, 128)}}
 """By sample bundle, arguments that are larger than its SDSCs say."""
 
 
-@dataclass(frozen=True)
-class Rig:
+class Rig(msgspec.Struct, frozen=True):
     """A bundle with what its launches need: tensors without address, bytes of the pool."""
 
     bundle: Bundle

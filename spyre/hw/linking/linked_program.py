@@ -214,7 +214,7 @@ class LinkedCode(msgspec.Struct, frozen=True, eq=False, dict=True):
         return tuple(self.schedule.loop_indices[statement][instance].tolist())
 
 
-class LinkedProgram(msgspec.Struct, frozen=True, eq=False, dict=True):
+class LinkedProgram(msgspec.Struct, frozen=True, eq=False, dict=True, weakref=True):
     """A program ready to run; any thread may read it.
 
     ``bases``: addresses of the allocations if they were moved (None: those of the binding it was

@@ -119,7 +119,7 @@ def signature_key(launch: Launch) -> SignatureKey:
     return (*launch.arguments, *slots, pool, values)
 
 
-class LaunchSignature(msgspec.Struct, frozen=True, eq=False, dict=True):
+class LaunchSignature(msgspec.Struct, frozen=True, eq=False, dict=True, weakref=True):
     """A launch without its addresses, so that programs linked for it can be launched anywhere.
 
     ``indices``: argument index of each address, POOL for the pool. ``names``: from the first launch

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -15,8 +15,7 @@ from spyre.hw.numerics import Numerics
 from spyre.layout import DataConversionInfo, SpyreTensorLayout
 
 
-@dataclass(frozen=True)
-class HostView:
+class HostView(msgspec.Struct, frozen=True):
     """A 1-D storage, and the arguments of `plan_transfer`; all extents in elements."""
 
     storage: npt.NDArray[Any]

@@ -7,10 +7,10 @@ flat arrays for memory. A tile runs until it waits for a delivery; then the next
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from spyre.hw.reference.definitions import sum_in_chunks
@@ -42,16 +42,14 @@ TERMINATORS = ("scf.yield", "linalg.yield", "ktdp.yield_partial", "ktdp.yield_re
 WHOLE = {"add": 0.0, "mul": 1.0, "max": -np.inf, "min": np.inf}
 
 
-@dataclass
-class Memory:
+class Memory(msgspec.Struct):
     """Elements at a pointer: float32 or int32 values, whatever they are stored as."""
 
     values: np.ndarray
     name: str = ""
 
 
-@dataclass
-class Address:
+class Address(msgspec.Struct):
     memory: Memory
     element: int
 
@@ -61,8 +59,7 @@ class Address:
     __radd__ = __add__
 
 
-@dataclass
-class Part:
+class Part(msgspec.Struct):
     """``memory`` None: zeros outside."""
 
     memory: Memory
@@ -79,20 +76,18 @@ class Part:
         return self.base + sum(x * s for x, s in zip(own, self.strides, strict=True))
 
 
-@dataclass
-class View:
+class View(msgspec.Struct):
     parts: list[Part]
     element: str
     op: Any
-    symbols: list[int] = field(default_factory=list)
+    symbols: list[int] = msgspec.field(default_factory=list)
 
     def position(self, point):
         places = [(part, part.position(point)) for part in self.parts]
         return next(((part, place) for part, place in places if place is not None), None)
 
 
-@dataclass
-class Points:
+class Points(msgspec.Struct):
     """An access tile: the point of the view at every coordinate of the tile."""
 
     view: View

@@ -7,15 +7,14 @@ of additions does not matter. Tiles load and store disjoint rows.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 SPACE = "memory_space = #ktdp.memory_space<global>"
 
 
-@dataclass
-class Value:
+class Value(msgspec.Struct):
     name: str
     shape: tuple[int, ...]
     element: str = "f16"
@@ -39,14 +38,13 @@ def box(shape, lows=None):
     return f"affine_set<({', '.join(names)}) : ({bounds})>"
 
 
-@dataclass
-class RandomProgram:
+class RandomProgram(msgspec.Struct):
     """``text`` and ``given``, made from a seed."""
 
     seed: int
-    lines: list[str] = field(default_factory=list)
-    given: dict = field(default_factory=dict)
-    parameters: list[str] = field(default_factory=list)
+    lines: list[str] = msgspec.field(default_factory=list)
+    given: dict = msgspec.field(default_factory=dict)
+    parameters: list[str] = msgspec.field(default_factory=list)
     count: int = 0
 
     def __post_init__(self) -> None:

@@ -12,11 +12,11 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -32,8 +32,7 @@ POOL_BYTES = 1 << 24
 STICK = 64
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True):
     """An argument of a program: ``values`` of an input, None for the output.
 
     ``index``: its number, by default the position; ``written``: an input that is written, too.
@@ -90,8 +89,7 @@ def run(
     return np.asarray(spyre.run(copy, inputs, device=device()).outputs[-1])
 
 
-@dataclass(frozen=True)
-class Descriptor:
+class Descriptor(msgspec.Struct, frozen=True):
     """Data of an SDSC that tests need: extents by dim, and the nodes of its tensors."""
 
     extents: dict[str, int]

@@ -12,9 +12,9 @@ import gc
 import random
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from spyre.hw.device.device import Device
@@ -29,8 +29,7 @@ Step = tuple[str, int, int, int]
 """("launch", written tensor, read, read) or ("order", stream that waits, stream waited for, 0)."""
 
 
-@dataclass
-class Side:
+class Side(msgspec.Struct):
     """A card with the program's tensors."""
 
     device: FlexDevice

@@ -7,9 +7,9 @@ start address of every core, as a traced kernel does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -36,8 +36,7 @@ TILE_BYTES = 2 * COLUMNS
 NAMES = ("arg_0_base_addr", "arg_1_base_addr")
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """One statement: per instance a tile on each of two cores, from both ends to the middle."""
 
     parameters: tuple[Parameter, ...] = tuple(Parameter(name, "input_arg") for name in NAMES)
@@ -61,8 +60,7 @@ class Trace:
         return Schedule(order, steps, (starts,), (steps[:, None],))
 
 
-@dataclass(frozen=True)
-class TracedProgram:
+class TracedProgram(msgspec.Struct, frozen=True):
     directory: Path = Path("traced")
     program: Trace = Trace()
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from spyre.hw.device.device import Device
@@ -26,16 +26,15 @@ BATCH = 50_000
 LARGEST = 4 << 20
 
 
-@dataclass
-class Steps:
+class Steps(msgspec.Struct):
     """Random steps on one allocator; ``seconds``: spent in the loop that does them,
     ``cpu_seconds``: those of them in which the machine let it run."""
 
     flex: FlexAllocator
     resolving: bool
     rng: np.random.Generator
-    live: list[AllocationIndex] = field(default_factory=list)
-    sizes: dict[AllocationIndex, int] = field(default_factory=dict)
+    live: list[AllocationIndex] = msgspec.field(default_factory=list)
+    sizes: dict[AllocationIndex, int] = msgspec.field(default_factory=dict)
     done: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0

@@ -9,8 +9,8 @@ import random
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,8 +23,7 @@ from spyre.runtime.memory.flex_mode import FlexMode
 KIB = 1024
 
 
-@dataclass(frozen=True)
-class Storages:
+class Storages(msgspec.Struct, frozen=True):
     """Makes storages of an allocator."""
 
     flex: FlexAllocator

@@ -5,8 +5,7 @@ It has no SDSCs, plans or tables, only the members of `ProgramView`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import pytest
 
@@ -41,8 +40,7 @@ KIB = 1024
 LOADS, SCALES = 0, 1
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(msgspec.Struct, frozen=True):
     """An instruction of a made-up engine, repeated on two cores."""
 
     index: int
@@ -173,8 +171,7 @@ def test_modelled_trace(profile):
     assert sum(s["args"]["rdmem_bytes"] for s in executes) == 2 * 12 * KIB
 
 
-@dataclass(frozen=True)
-class Linked:
+class Linked(msgspec.Struct, frozen=True):
     """Stands for a linked program; it only needs a view."""
 
     view: ProgramView

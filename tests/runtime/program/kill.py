@@ -19,8 +19,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from spyre.errors import BundleError
 from spyre.runtime.program.plan_cache import (
@@ -40,8 +41,7 @@ MAX_WORK_SECONDS = 0.12
 MAX_COMPILER_SECONDS = 1.2
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A bundle that changes between two states, and a cache of plans."""
 
     root: Path
@@ -123,8 +123,7 @@ def kill_once(place: Place, rng: random.Random, real: bool) -> None:
         time.sleep(rng.uniform(0, MAX_COMPILER_SECONDS if real else MAX_WORK_SECONDS))
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """The states as they have to be found."""
 
     files: tuple[dict[str, bytes], ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -44,8 +44,7 @@ Sizes = Mapping[str, int]
 """Elements per dim of the recipe."""
 
 
-@dataclass(frozen=True)
-class Arg:
+class Arg(msgspec.Struct, frozen=True):
     """One argument: host shape, and its layout where it is not the default one."""
 
     role: Role
@@ -65,12 +64,11 @@ class Arg:
         return SpyreTensorLayout.from_host(self.shape, self.dtype)
 
 
-@dataclass
-class Maker:
+class Maker(msgspec.Struct):
     """Collects a bundle and its arguments."""
 
     symbolic: bool = True
-    args: list[Arg] = field(default_factory=list)
+    args: list[Arg] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.builder = BundleBuilder(self.symbolic)
@@ -94,8 +92,7 @@ class Maker:
         return Built(bundle, tuple(self.args), read_arguments(bundle))
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(msgspec.Struct, frozen=True):
     """A bundle with its arguments."""
 
     bundle: Bundle
@@ -272,8 +269,7 @@ def gather(rows: int, table_rows: int) -> Built:
     return maker.done()
 
 
-@dataclass(frozen=True)
-class Staggered(Arg):
+class Staggered(Arg, msgspec.Struct, frozen=True):
     """float32 as dl16tofp32 leaves it: a stick's elements over two sticks."""
 
     @property

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
+import msgspec
 import numpy as np
 
 from spyre.hw.device.device import Device
@@ -27,8 +27,7 @@ _UNARY = ("abs", "exp", "neg", "relufwd")
 _BINARY = ("add", "sub", "mul", "maximum")
 
 
-@dataclass(frozen=True)
-class TileCase:
+class TileCase(msgspec.Struct, frozen=True):
     """``build`` makes the kernel of a shape; ``tile`` and ``whole`` are two of them.
 
     ``is_exact``: the outputs are equal bit for bit; else within ``tolerance`` of the size of the
@@ -43,7 +42,7 @@ class TileCase:
     splits: Mapping[str, int]
     whole_splits: Mapping[str, int]
     symbolic: bool
-    options: TilingOptions = field(default_factory=TilingOptions)
+    options: TilingOptions = msgspec.field(default_factory=TilingOptions)
     is_exact: bool = True
 
     def __str__(self) -> str:

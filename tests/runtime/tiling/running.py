@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,8 +25,7 @@ from tests.runtime.tiling.kernels import Arg, Built
 Array = npt.NDArray[np.generic]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Outputs as the host sees them, and their raw device bytes."""
 
     values: tuple[Array, ...]

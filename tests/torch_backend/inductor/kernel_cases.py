@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from spyre.torch_backend.inductor.bundles.op_spec_form import Spec
 from tests.torch_backend.inductor.bundles.spec_cases import arg, default_arg as tensor, op
 
 
-@dataclass(frozen=True)
-class KernelCase:
+class KernelCase(msgspec.Struct, frozen=True):
     """``expected``: of the inputs on the card, by its eager operations."""
 
     name: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import torch
 from hypothesis import given, strategies as st
 
@@ -15,8 +14,7 @@ from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import default_arg, loop, op
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """(x + y)·x of ``shape``: dim orders of the tensors, tiles and cores per dim."""
 
     shape: tuple[int, ...]

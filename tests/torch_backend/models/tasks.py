@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn import functional
@@ -41,8 +41,7 @@ class TinyTransformer(nn.Module):
         return self.head(x + self.feed_forward(x))
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """A training task: the model (float32, CPU), one batch for it, and the loss of the batch."""
 
     name: str

@@ -9,9 +9,9 @@ alive at an operation stack up there, which bounds the peak of every packing beg
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +22,7 @@ from spyre.torch_backend.program.builder import LiveBuffer
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _InPlaceChain:
+class _InPlaceChain(msgspec.Struct, frozen=True):
     """Buffers made in place of one another, placed as one: ``members`` are their indices."""
 
     members: tuple[int, ...]
@@ -84,8 +83,7 @@ def _subsets(
         yield np.flatnonzero(kept[mask]).tolist(), int(out[mask])
 
 
-@dataclass(frozen=True, slots=True)
-class _LowestPlan:
+class _LowestPlan(msgspec.Struct, frozen=True):
     places: dict[int, int]
     peak_bytes: int
 
@@ -131,8 +129,7 @@ def _blocks(
     ]
 
 
-@dataclass
-class _OrderSearch:
+class _OrderSearch(msgspec.Struct):
     """Search of all orders of ``blocks``, cut where they cannot get below the best so far.
 
     ``heights``: top of the placed blocks at every operation. Together with the set of remaining
@@ -143,8 +140,8 @@ class _OrderSearch:
     limit_bytes: int
     places: list[int] | None = None
     peak_bytes: int = 0
-    _now: dict[int, int] = field(default_factory=dict)
-    _seen: set[tuple[int, bytes]] = field(default_factory=set)
+    _now: dict[int, int] = msgspec.field(default_factory=dict)
+    _seen: set[tuple[int, bytes]] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
         steps = max((b.end for b in self.blocks), default=0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -13,18 +12,15 @@ from spyre.torch_backend.inductor.hooks.scheduling import cut_to_segments
 from tests.torch_backend.inductor.compiled_code import collected, run_clean
 
 
-@dataclass(frozen=True)
-class Dependency:
+class Dependency(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(msgspec.Struct, frozen=True):
     reads: tuple[Dependency, ...]
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     number: int
     names: tuple[str, ...]
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from hypothesis import given, strategies as st
 
 from spyre.torch_backend.inductor.hooks.scheduling import in_few_runs
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     name: str
 
     def get_name(self):
         return self.name
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     number: int
     is_bundled: bool
     needs: tuple[int, ...]

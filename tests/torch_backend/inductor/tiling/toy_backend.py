@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from dataclasses import dataclass, field
 from unittest import mock
 
+import msgspec
 import sympy
 import torch
 from torch._inductor import compile_fx, config, ir
@@ -210,15 +210,14 @@ def launch(number, tensors):
     run_kernel(*kernels[number], tensors)
 
 
-@dataclass
-class Compiled:
+class Compiled(msgspec.Struct):
     """Records of a compilation, and the function's result."""
 
     result: object = None
-    operations: list = field(default_factory=list)
-    nodes: list = field(default_factory=list)
-    code: list = field(default_factory=list)
-    texts: list = field(default_factory=list)
+    operations: list = msgspec.field(default_factory=list)
+    nodes: list = msgspec.field(default_factory=list)
+    code: list = msgspec.field(default_factory=list)
+    texts: list = msgspec.field(default_factory=list)
 
 
 class _LoopPass(CustomSchedulerPass):

@@ -6,8 +6,7 @@ that are the same memory in every iteration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import sympy
 import torch
@@ -39,8 +38,7 @@ DTYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.int64: np.
 REDUCTIONS = {"any": np.any, "sum": np.sum, "max": np.max}
 
 
-@dataclass
-class Step:
+class Step(msgspec.Struct):
     """One operation: variables with extents, how many are not reduced, stores, indices it reads."""
 
     name: str
@@ -51,8 +49,7 @@ class Step:
     tiled: list
 
 
-@dataclass
-class Loop:
+class Loop(msgspec.Struct):
     count: int
     body: list
 
@@ -81,8 +78,7 @@ def run_kernel(steps, places, fixed, tensors):
     run(steps, memory, ())
 
 
-@dataclass
-class Memory:
+class Memory(msgspec.Struct):
     flat: dict
     offsets: dict
     fixed: set
