@@ -16,8 +16,8 @@ execute that one of them names is the first wrong one:
 3. Its origin, if it has one, has no known values, and it reads all operands of a value that no
    execute computes, though one computes none of the operations that use it.
 
-Where it reads an operand that is no known value, or another execute of its node runs too early,
-the first wrong execute is the one whose addresses show it.
+Where it reads an operand that is no known value, or its node has further executes, the first wrong
+execute may be another, whose addresses show it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def due_value(
     ]
     nodes = list(_nodes(every, known))
     named = {id(verdict) for members, _ in nodes for verdict in members}
-    others = [verdict for verdict in every if id(verdict) not in named]
+    others = [verdict for verdict in every if id(verdict) not in named or not any(verdict.origin)]
     found = (*_of_nodes(nodes), *_of_copies(every), *_of_readers(others, missing))
     order = {id(verdict): k for k, verdict in enumerate(every)}
     return min(found, key=lambda due: order[id(due[0])], default=None)
@@ -138,11 +138,9 @@ def _nodes(verdicts: Sequence[ExecuteVerdict], known: Sequence[ReferenceValue]) 
     nodes: dict[str, Node] = {}
     for verdict in verdicts:
         node, aten_op = verdict.origin
-        own = by_name.get(plain_name(node), [])
-        key = node if own else aten_op or verdict.operation
-        values = own or by_name.get(plain_name(key), [])
-        if values:
-            nodes.setdefault(key, ([], values))[0].append(verdict)
+        for key in (node, aten_op or verdict.operation):
+            if values := by_name.get(plain_name(key)):
+                nodes.setdefault(key, ([], values))[0].append(verdict)
     return nodes.values()
 
 
@@ -491,9 +489,10 @@ class FirstDivergence:
         if closest is None or not closest[0].wrong(tile.values, closest[1]).any():
             return
         self.found = self._deviation(verdict, step, operand, tile, *closest)
-        # What runs too early reads no known value, nor does what reads at other addresses.
-        if () in verdict.reads:
-            suspicion = _suspicion(self.executes, verdict.number)
+        # What runs too early reads no known value, nor does what reads at other addresses. Of
+        # several executes of a node, any may be wrong.
+        if () in verdict.reads or last is not verdict:
+            suspicion = _suspicion(self.executes, last.number)
         else:
             suspicion = next(reads_before_write(intermediate_uses(self.executes)), None)
         place = suspicion and suspicion.location

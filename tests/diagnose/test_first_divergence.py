@@ -179,19 +179,54 @@ def test_a_later_execute_of_a_node_that_runs_too_early(tmp_path: Path):
     assert found.to_finding().location.execute == 1
 
 
+def exchange(starts: dict[str, str]) -> None:
+    """Start addresses of two cores."""
+    one, other = list(starts)[:2]
+    starts[one], starts[other] = starts[other], starts[one]
+
+
 def test_a_result_that_is_written_elsewhere(tmp_path: Path):
     """Two cores of the sum write each other's slice, and the next execute reads what is due."""
-
-    def exchange(starts: dict[str, str]) -> None:
-        one, other = list(starts)[:2]
-        starts[one], starts[other] = starts[other], starts[one]
-
     programs.change_starts(programs.right(tmp_path), 0, 2, exchange)
     found = spyre.first_wrong(tmp_path, lambda a, b: torch.abs(a + b))
     assert found is not None
     finding = found.to_finding()
     assert (finding.location.execute, finding.location.tensor) == (0, "Tensor2")
     assert "add: core 0 starts at" in finding.message
+
+
+def test_a_later_execute_of_a_node_that_writes_elsewhere(tmp_path: Path):
+    """The function has values of the first execute's operand and of the last one's result only."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    p, q = (HostOperand(builder.temporary(programs.NBYTES).at()) for _ in range(2))
+    for name, source, target in (
+        ("neg", HostOperand(x.at()), p),
+        ("floor", p, q),
+        ("neg", q, HostOperand(y.at())),
+    ):
+        builder.add(pointwise(name, programs.SHAPE, [source], target, programs.SPLIT))
+    bundle = builder.build().with_origins([Origin(k, "aten.ceil.default") for k in "abc"])
+    write_bundle(bundle, programs.write(builder, tmp_path, ROLES))
+    programs.change_starts(tmp_path, 1, 1, exchange)
+    found = spyre.first_wrong(tmp_path, torch.ceil)
+    assert found is not None
+    assert "floor: core 0 starts at" in found.to_finding().message
+
+
+def test_the_operation_of_an_execute_may_be_the_wrong_one(tmp_path: Path):
+    """Its name is that of another value; its operands say which value is due."""
+    builder = BundleBuilder()
+    a, b, y = programs.arguments(builder, 3)
+    total = HostOperand(builder.temporary(programs.NBYTES).at())
+    inputs = [HostOperand(a.at()), HostOperand(b.at())]
+    builder.add(pointwise("add", programs.SHAPE, inputs, total))
+    builder.add(pointwise("add", programs.SHAPE, [total, inputs[0]], total))
+    builder.add(pointwise("abs", programs.SHAPE, [total], HostOperand(y.at())))
+    programs.write(builder, tmp_path, [programs.READ, programs.READ, programs.WRITTEN])
+    found = spyre.first_wrong(tmp_path, lambda a, b: torch.abs((a + b) * a))
+    assert found is not None
+    assert (found.number, found.value) == (1, "aten.mul")
 
 
 def test_an_inner_value_of_what_is_computed_is_not_due(tmp_path: Path):
