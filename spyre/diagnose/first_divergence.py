@@ -96,11 +96,11 @@ class ExecuteVerdict:
         return f"reads {', '.join(names)}; result: no known value" if names else "no known value"
 
 
-def due_value(
+def due_values(
     verdicts: Mapping[int, ExecuteVerdict], known: Sequence[ReferenceValue]
-) -> Due | None:
-    """The first execute that should have computed a value and did not, the last execute that it
-    may have left it to, and the likely values.
+) -> list[Due]:
+    """The executes that should have computed a value and did not, in order, each with the last
+    execute that it may have left it to, and the likely values.
     """
     every = list(verdicts.values())
     computed = {value for verdict in every for value in verdict.results}
@@ -114,7 +114,7 @@ def due_value(
     others = [verdict for verdict in every if id(verdict) not in named or not any(verdict.origin)]
     found = (*_of_nodes(nodes), *_of_copies(every), *_of_readers(others, missing))
     order = {id(verdict): k for k, verdict in enumerate(every)}
-    return min(found, key=lambda due: order[id(due[0])], default=None)
+    return sorted(found, key=lambda due: order[id(due[0])])
 
 
 def _is_needed(
@@ -476,27 +476,31 @@ class FirstDivergence:
             self.found = replace(self.found, suspicion=None, left_out=self.left_out)
 
     def _look_for_due_value(self) -> None:
-        due = due_value(self.verdicts, self.known)
-        if due is None:
-            return
-        verdict, last, values = due
-        assert verdict.written is not None
         order = list(self.verdicts)
-        if self.found is not None and order.index(self.found.number) <= order.index(verdict.number):
-            return
-        step, operand, tile = verdict.written
-        closest = self._closest(values, tile.values)
-        if closest is None or not closest[0].wrong(tile.values, closest[1]).any():
-            return
-        self.found = self._deviation(verdict, step, operand, tile, *closest)
+        found = len(order) if self.found is None else order.index(self.found.number)
+        for verdict, last, values in due_values(self.verdicts, self.known):
+            if found <= order.index(verdict.number):
+                return
+            assert verdict.written is not None
+            tile = verdict.written[2]
+            closest = self._closest(values, tile.values)
+            if closest is not None and closest[0].wrong(tile.values, closest[1]).any():
+                self.found = self._deviation(verdict, *verdict.written, *closest)
+                self._look_at_addresses(verdict, order[: order.index(last.number) + 1])
+                return
+
+    def _look_at_addresses(self, verdict: ExecuteVerdict, until: Sequence[int]) -> None:
+        """Replace the deviation of ``verdict`` by its cause, if addresses of the executes ``until``
+        its value was due show one.
+        """
+        assert self.found is not None
         # What runs too early reads no known value, nor does what reads at other addresses. Of
         # several executes of a node, any may be wrong.
-        if () in verdict.reads or last is not verdict:
-            suspicion = _suspicion(self.executes, last.number)
+        if () in verdict.reads or until[-1] != verdict.number:
+            suspicion = _suspicion(self.executes, until[-1])
         else:
             suspicion = next(reads_before_write(intermediate_uses(self.executes)), None)
         place = suspicion and suspicion.location
-        until = order[: order.index(last.number) + 1]
         if isinstance(place, DeviceLocation) and place.execute in until:
             self.found = replace(self.found, suspicion=suspicion)
         self.verdicts[self.found.number].deviated = True

@@ -229,6 +229,24 @@ def test_the_operation_of_an_execute_may_be_the_wrong_one(tmp_path: Path):
     assert (found.number, found.value) == (1, "aten.mul")
 
 
+def test_a_value_of_another_shape_than_the_result(tmp_path: Path):
+    """A sum of the known rows is due by its name; what it writes here is no tile of any."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    p = HostOperand(builder.temporary(programs.NBYTES).at())
+    builder.add(pointwise("add", programs.SHAPE, [HostOperand(x.at())] * 2, p))
+    builder.add(pointwise("neg", programs.SHAPE, [p], HostOperand(y.at())))
+    origins = [Origin("add", "aten.add.Tensor"), Origin("abs", "aten.abs.default")]
+    write_bundle(builder.build().with_origins(origins), programs.write(builder, tmp_path, ROLES))
+
+    def of_rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.abs((x.sum(1) + x.sum(1))[0] * 0 - x)
+
+    found = spyre.first_wrong(tmp_path, of_rows)
+    assert found is not None
+    assert (found.number, found.value) == (1, "aten.abs")
+
+
 def test_an_inner_value_of_what_is_computed_is_not_due(tmp_path: Path):
     """relu's decomposition compares, and so does the program: for something else."""
     builder = BundleBuilder()
