@@ -28,20 +28,37 @@ _SUFFIXES = (".py", ".lark")
 _TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
+def find_directory(name: str = "") -> tuple[Path | None, str]:
+    """Return a directory of the cache, made if missing, from the first place that can be used, and
+    why that is not the place asked for. None where no place can be used.
+    """
+    refused: list[str] = []
+    for place in config.cache_directories():
+        try:
+            make_directories(place / name)
+            # Links are followed once: who may change one cannot exchange the directory later.
+            directory = Path(os.path.realpath(place / name))
+            if reason := other_writer(directory):
+                raise PermissionError(f"SPY405: {reason}")
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError(os.strerror(errno.EACCES))
+            return directory, f"{'; '.join(refused)}: {place} is used" if refused else ""
+        except OSError as error:
+            refused.append(f"{place} cannot be used ({error.strerror or error})")
+    return None, f"{'; '.join(refused)}: nothing is kept, large programs compile in every process"
+
+
 def writable_directory(name: str) -> Path | None:
-    """A directory of the cache, made if missing; None, with one warning, where it is unusable."""
-    try:
-        directory = config.cache_directory() / name
-        make_directories(directory)
-        # Links are followed once: who may change one cannot exchange the directory later.
-        directory = Path(os.path.realpath(directory))
-        require_trusted(directory)
-        if os.access(directory, os.W_OK | os.X_OK):
-            return directory
-        warn_uncached(os.strerror(errno.EACCES))
-    except OSError as error:
-        warn_uncached(error.strerror or str(error))
-    return None
+    """Return the directory of `find_directory`; one warning where it is not the one asked for."""
+    found, reason = find_directory(name)
+    if reason:
+        warn_once(f"SPY406: the cache {reason}; set {config.CACHE_DIR.name}")
+    return found
+
+
+def directory() -> Path:
+    """Return the cache in use, made if missing; the one asked for where none can be used."""
+    return find_directory()[0] or next(config.cache_directories())
 
 
 def require_trusted(path: str | os.PathLike[str]) -> None:
@@ -57,37 +74,36 @@ def read_kept(path: str | os.PathLike[str]) -> bytes:
     return read_regular(path)
 
 
-@cache
 def warn_uncached(reason: str) -> None:
-    """Warn once per reason that kernels are not cached."""
-    warnings.warn(
-        f"compiled kernels cannot be kept in {config.cache_directory()} ({reason}): every process "
-        f"compiles them; set {config.CACHE_DIR.name} to a directory that only you may write to",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    """Warn once per reason that files in the cache cannot be read or written."""
+    warn_once(f"compiled kernels cannot be kept in {directory()} ({reason}): they compile again")
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Warn once per process."""
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 # --- size -------------------------------------------------------------------------------------
 
-_KERNELS = "kernels-"
+KERNELS = "kernels-"
+"""Beginning of the names of directories of compiled kernels."""
 MAX_KERNEL_BYTES = 1 << 30
 """Bytes that compiled kernels of all source states may take."""
 
 
 def kernel_directory(key: str) -> Path | None:
-    """Return the directory of compiled kernels, like `writable_directory`. A new one replaces the
-    least recently used ones beyond `MAX_KERNEL_BYTES`.
+    """Return the directory of compiled kernels, like `writable_directory`. An empty one replaces
+    the least recently used ones beyond `MAX_KERNEL_BYTES`.
     """
-    name = f"{_KERNELS}{key}"
-    is_new = not (config.cache_directory() / name).exists()
-    directory = writable_directory(name)
-    if directory is not None:
+    found = writable_directory(f"{KERNELS}{key}")
+    if found is not None:
         with suppress(OSError):
-            os.utime(directory)
-            if is_new:
-                _prune(directory.parent, MAX_KERNEL_BYTES)
-    return directory
+            os.utime(found)
+            if not os.listdir(found):
+                _prune(found.parent, MAX_KERNEL_BYTES)
+    return found
 
 
 def _prune(cache: Path, max_bytes: int) -> None:
@@ -95,7 +111,7 @@ def _prune(cache: Path, max_bytes: int) -> None:
 
     A process that had some of them in use compiles them again.
     """
-    directories = [path for path in cache.iterdir() if path.name.startswith(_KERNELS)]
+    directories = [path for path in cache.iterdir() if path.name.startswith(KERNELS)]
     kept_bytes = 0
     for directory in sorted(directories, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         kept_bytes += _size_bytes(directory)
@@ -108,7 +124,7 @@ def _size_bytes(path: Path) -> int:
 
 
 _KINDS = (
-    ("compiled kernels, by state of sources", f"{_KERNELS}*"),
+    ("compiled kernels, by state of sources", f"{KERNELS}*"),
     ("compiled programs", "plans"),
     ("tables of the parser", "grammar"),
     ("digests of sources", _FOLDER),
@@ -117,10 +133,9 @@ _KINDS = (
 
 def kept() -> tuple[tuple[str, int, int], ...]:
     """Return the kinds of files in the cache directory, with their number and bytes."""
-    directory = config.cache_directory()
     rows = []
     for kind, pattern in _KINDS:
-        folders = [path for path in directory.glob(pattern) if path.is_dir()]
+        folders = [path for path in directory().glob(pattern) if path.is_dir()]
         entries = len(folders) if "*" in pattern else sum(len(list(f.iterdir())) for f in folders)
         rows.append((kind, entries, sum(map(_size_bytes, folders))))
     return tuple(rows)
@@ -131,7 +146,7 @@ def clear() -> tuple[Path, int]:
 
     Other files in it stay. OSError if a file cannot be removed.
     """
-    cache = config.cache_directory()
+    cache = directory()
     removed_bytes = 0
     for _, pattern in _KINDS:
         for path in cache.glob(pattern):
@@ -199,8 +214,8 @@ def _stamp(paths: tuple[str, ...]) -> str:
 def _kept_file(what: str) -> Path | None:
     """One file per list of sources, which another state of them overwrites."""
     name = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    directory = writable_directory(_FOLDER)
-    return None if directory is None else directory / name
+    folder = writable_directory(_FOLDER)
+    return None if folder is None else folder / name
 
 
 def _kept_lines(path: Path | None) -> list[str]:

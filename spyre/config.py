@@ -7,6 +7,7 @@ module of the package.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -253,20 +254,19 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def cache_directory() -> Path:
-    """Return the directory for compiled kernels and plans, which may not exist yet.
-
-    Where the usual one cannot be made, as in a container with a read-only home directory, it is a
-    directory of this user below the temporary one.
+def cache_directories() -> Iterator[Path]:
+    """Yield the directories for compiled kernels and plans: the one that is asked for, then the one
+    of this user below the temporary directory. They may not exist, or not be writable.
     """
-    if text := CACHE_DIR.read():
-        return Path(text)
     base = os.environ.get("XDG_CACHE_HOME", "")
-    with suppress(RuntimeError):  # no home directory
-        usual = (Path(base) if base else Path.home() / ".cache") / "spyre"
-        made = next(path for path in (usual, *usual.parents) if path.exists())
-        if os.access(made, os.W_OK | os.X_OK):
-            return usual
+    if text := CACHE_DIR.read():
+        yield Path(text)
+    else:
+        with suppress(RuntimeError):  # no home directory
+            yield (Path(base) if base else Path.home() / ".cache") / "spyre"
     import tempfile
 
-    return Path(tempfile.gettempdir()) / f"spyre-cache-{os.geteuid()}"
+    temporary = "/tmp"
+    with suppress(FileNotFoundError):  # none can be written
+        temporary = tempfile.gettempdir()
+    yield Path(temporary) / f"spyre-cache-{os.geteuid()}"

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -29,7 +30,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fil
 
 @pytest.fixture(autouse=True)
 def _warn_again():
-    cache.warn_uncached.cache_clear()
+    cache.warn_once.cache_clear()
 
 
 def owned_by_another(path: Path) -> Path:
@@ -49,22 +50,28 @@ def test_directories_are_made_for_this_user_alone(tmp_path):
 
 
 @root_only
-def test_a_cache_of_root_is_one_warning_for_another_user(tmp_path):
+def test_a_cache_of_root_is_one_warning_for_another_user():
     """Of all its directories, in plain words: no line of the package's source."""
-    tmp_path.chmod(0o755)
     code = (
-        f"import os; os.chmod({str(tmp_path)!r}, 0o555)\n"
+        "import os, tempfile\n"
         "from spyre.cli.entry import run_process\nfrom spyre.cache import writable_directory\n"
         f"os.setuid({OTHER_USER})\n"
-        "run_process(lambda: sum(writable_directory(name) is not None for name in 'ab'))"
+        "run_process(lambda: sum(writable_directory(name) is None for name in 'ab'))"
     )
-    environment = {**os.environ, "SPYRE_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert done.stderr.startswith(f"warning: compiled kernels cannot be kept in {tmp_path}/cache")
-    assert "(Permission denied)" in done.stderr
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        temporary = Path(place) / "tmp"
+        temporary.mkdir()
+        temporary.chmod(0o1777)
+        places = {"SPYRE_CACHE_DIR": f"{place}/cache", "TMPDIR": str(temporary)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | places, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+        private = temporary / f"spyre-cache-{OTHER_USER}"
+        cause = f"warning: SPY406: the cache {place}/cache cannot be used (Permission denied)"
+        assert done.stderr.startswith(f"{cause}: {private} is used")
+        assert sorted(path.name for path in private.iterdir()) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +119,17 @@ def test_owners(tmp_path):
 
 
 def test_a_cache_of_others_is_refused_with_one_warning(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
-    assert writable_directory("plans") == tmp_path / "plans"
-    tmp_path.chmod(0o777)
+    kept = tmp_path / "kept"
+    private = tmp_path / f"spyre-cache-{os.geteuid()}"
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(kept))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert writable_directory("plans") == kept / "plans"
+    kept.chmod(0o777)
     with pytest.warns(RuntimeWarning, match=r"SPY405: other users may write to .*: mode 0777"):
-        assert writable_directory("plans") is None
+        assert writable_directory("plans") == private / "plans"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert writable_directory("grammar") is None
+        assert writable_directory("grammar") == private / "grammar"
 
 
 @root_only
@@ -163,6 +173,7 @@ def test_code_planted_in_a_cache_of_others_does_not_run(tmp_path):
         "SPYRE_CACHE_DIR": str(tmp_path / "cache"),
         "SPYRE_MEANWHILE": "0",
         "PYTHONPATH": str(PACKAGE.parent),
+        "TMPDIR": str(tmp_path),
     }
 
     def run_program() -> str:

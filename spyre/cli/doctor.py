@@ -129,19 +129,11 @@ def _processor() -> HealthCheck:
 
 
 def _cache() -> HealthCheck:
-    from spyre import config
-    from spyre.cache import kept
-    from spyre.files import other_writer
+    from spyre.cache import directory, find_directory, kept
 
-    there = directory = config.cache_directory()
-    while not there.exists():
-        there = there.parent
-    text = f"{directory}, {sum(size for _, _, size in kept()) / 1e6:.0f} MB"
-    reason = other_writer(there) or ("" if os.access(there, os.W_OK | os.X_OK) else "not writable")
-    if not reason:
-        return HealthCheck("cache", "ok", text)
-    hint = f"{reason}: set {config.CACHE_DIR.name}, or every process compiles its kernels again"
-    return HealthCheck("cache", "note", text, hint)
+    _, reason = find_directory()
+    text = f"{directory()}, {sum(size for _, _, size in kept()) / 1e6:.0f} MB"
+    return HealthCheck("cache", "note" if reason else "ok", text, reason)
 
 
 def _run() -> HealthCheck:

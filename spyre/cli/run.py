@@ -178,14 +178,13 @@ def _parse_cache(arguments: Sequence[str], program: str) -> argparse.Namespace:
 
 
 def _cache(parsed: argparse.Namespace) -> int:
-    from spyre import config
-    from spyre.cache import kept
+    from spyre.cache import directory, kept
 
     if parsed.action == "clear":
         return clear_cache(quiet=parsed.quiet)
     if parsed.quiet:
         return 0
-    print(config.cache_directory())
+    print(directory())
     if parsed.action == "show":
         for kind, entries, size_bytes in kept():
             print(f"  {kind:<34}{entries:>6}{size_bytes / 1e6:>10.1f} MB")

@@ -11,10 +11,13 @@ rules name the value that an execute without a known result should have computed
 execute that one of them names is the first wrong one:
 
 1. The graph node of its origin (``debug_handle_``), or the aten operation of that node, has known
-   values, and no execute of the node computes one.
+   values, and no execute of the node computes one. Without an origin, its operation is the node.
 2. It copies, and reads a known value.
 3. Its origin, if it has one, has no known values, and it reads all operands of a value that no
-   execute computes.
+   execute computes, though one computes none of the operations that use it.
+
+Where it reads an operand that is no known value, or its node has further executes, the first wrong
+execute may be another, whose addresses show it.
 """
 
 from __future__ import annotations
@@ -93,21 +96,36 @@ class ExecuteVerdict(msgspec.Struct, eq=False):
         return f"reads {', '.join(names)}; result: no known value" if names else "no known value"
 
 
-def due_value(
+def due_values(
     verdicts: Mapping[int, ExecuteVerdict], known: Sequence[ReferenceValue]
-) -> tuple[ExecuteVerdict, Values] | None:
-    """The first execute that should have computed a value and did not, with the likely values."""
+) -> list[Due]:
+    """The executes that should have computed a value and did not, in order, each with the last
+    execute that it may have left it to, and the likely values.
+    """
     every = list(verdicts.values())
     computed = {value for verdict in every for value in verdict.results}
-    missing = [value for value in known if value.makers and value not in computed]
+    missing = [
+        value
+        for value in known
+        if value.makers and value not in computed and _is_needed(value, known, computed)
+    ]
     nodes = list(_nodes(every, known))
     named = {id(verdict) for members, _ in nodes for verdict in members}
-    others = [verdict for verdict in every if id(verdict) not in named]
+    others = [verdict for verdict in every if id(verdict) not in named or not any(verdict.origin)]
     found = (*_of_nodes(nodes), *_of_copies(every), *_of_readers(others, missing))
     order = {id(verdict): k for k, verdict in enumerate(every)}
-    return min(found, key=lambda pair: order[id(pair[0])], default=None)
+    return sorted(found, key=lambda due: order[id(due[0])])
 
 
+def _is_needed(
+    value: ReferenceValue, known: Sequence[ReferenceValue], computed: set[ReferenceValue]
+) -> bool:
+    """False for an inner value that only operations with a computed result use."""
+    users = [v for v in known if any(value in operands for _, operands in v.makers)]
+    return not value.is_inner or not users or not computed.issuperset(users)
+
+
+Due = tuple[ExecuteVerdict, ExecuteVerdict, Values]
 Node = tuple[list[ExecuteVerdict], Sequence[ReferenceValue]]
 """The executes of a graph node, and the values that it may have."""
 
@@ -120,15 +138,13 @@ def _nodes(verdicts: Sequence[ExecuteVerdict], known: Sequence[ReferenceValue]) 
     nodes: dict[str, Node] = {}
     for verdict in verdicts:
         node, aten_op = verdict.origin
-        own = by_name.get(plain_name(node), [])
-        key = node if own else aten_op
-        values = own or by_name.get(plain_name(aten_op), [])
-        if values:
-            nodes.setdefault(key, ([], values))[0].append(verdict)
+        for key in (node, aten_op or verdict.operation):
+            if values := by_name.get(plain_name(key)):
+                nodes.setdefault(key, ([], values))[0].append(verdict)
     return nodes.values()
 
 
-def _of_nodes(nodes: Iterable[Node]) -> Iterator[tuple[ExecuteVerdict, Values]]:
+def _of_nodes(nodes: Iterable[Node]) -> Iterator[Due]:
     for members, values in nodes:
         if not any(verdict.results.intersection(values) for verdict in members):
             last, unknown = members[-1], [v for v in members if v.written and not v.agreed]
@@ -136,26 +152,26 @@ def _of_nodes(nodes: Iterable[Node]) -> Iterator[tuple[ExecuteVerdict, Values]]:
             unknown = [v for v in unknown if not v.is_filled] or unknown
             is_other = any(not v.is_inner for v in last.results - last.read_values)
             if not is_other and (unknown or last.written):
-                yield (unknown or [last])[0], tuple(values)
+                yield (unknown or [last])[0], last, tuple(values)
 
 
-def _of_copies(verdicts: Iterable[ExecuteVerdict]) -> Iterator[tuple[ExecuteVerdict, Values]]:
+def _of_copies(verdicts: Iterable[ExecuteVerdict]) -> Iterator[Due]:
     for verdict in verdicts:
         is_copy = verdict.operation in COPIES and verdict.written is not None
         if is_copy and verdict.read_values and not verdict.agreed:
-            yield verdict, tuple(verdict.read_values)
+            yield verdict, verdict, tuple(verdict.read_values)
 
 
 def _of_readers(
     verdicts: Iterable[ExecuteVerdict], missing: Sequence[ReferenceValue]
-) -> Iterator[tuple[ExecuteVerdict, Values]]:
+) -> Iterator[Due]:
     for verdict in verdicts:
         if verdict.written is None or verdict.agreed:
             continue
         read = verdict.read_values
         due = [v for v in missing if any(ops and read.issuperset(ops) for _, ops in v.makers)]
         if due:
-            yield verdict, tuple(due)
+            yield verdict, verdict, tuple(due)
 
 
 def plain_name(name: str) -> str:
@@ -458,25 +474,33 @@ class FirstDivergence(msgspec.Struct):
             self.found = replace(self.found, suspicion=None, left_out=self.left_out)
 
     def _look_for_due_value(self) -> None:
-        due = due_value(self.verdicts, self.known)
-        if due is None:
-            return
-        verdict, values = due
-        assert verdict.written is not None
         order = list(self.verdicts)
-        if self.found is not None and order.index(self.found.number) <= order.index(verdict.number):
-            return
-        step, operand, tile = verdict.written
-        closest = self._closest(values, tile.values)
-        if closest is None or not closest[0].wrong(tile.values, closest[1]).any():
-            return
-        self.found = self._deviation(verdict, step, operand, tile, *closest)
-        # An execute that runs too early reads no known value, and a later one is due.
-        early = next(reads_before_write(intermediate_uses(self.executes)), None)
-        place = early and early.location
-        preceding = order[: order.index(verdict.number)]
-        if isinstance(place, DeviceLocation) and place.execute in preceding:
-            self.found = replace(self.found, suspicion=early)
+        found = len(order) if self.found is None else order.index(self.found.number)
+        for verdict, last, values in due_values(self.verdicts, self.known):
+            if found <= order.index(verdict.number):
+                return
+            assert verdict.written is not None
+            tile = verdict.written[2]
+            closest = self._closest(values, tile.values)
+            if closest is not None and closest[0].wrong(tile.values, closest[1]).any():
+                self.found = self._deviation(verdict, *verdict.written, *closest)
+                self._look_at_addresses(verdict, order[: order.index(last.number) + 1])
+                return
+
+    def _look_at_addresses(self, verdict: ExecuteVerdict, until: Sequence[int]) -> None:
+        """Replace the deviation of ``verdict`` by its cause, if addresses of the executes ``until``
+        its value was due show one.
+        """
+        assert self.found is not None
+        # What runs too early reads no known value, nor does what reads at other addresses. Of
+        # several executes of a node, any may be wrong.
+        if () in verdict.reads or until[-1] != verdict.number:
+            suspicion = _suspicion(self.executes, until[-1])
+        else:
+            suspicion = next(reads_before_write(intermediate_uses(self.executes)), None)
+        place = suspicion and suspicion.location
+        if isinstance(place, DeviceLocation) and place.execute in until:
+            self.found = replace(self.found, suspicion=suspicion)
         self.verdicts[self.found.number].deviated = True
 
     def _check_output(
@@ -548,10 +572,11 @@ _SAMPLES = 200
 
 
 def _comparable(tensor: HostTensor, expected: Array) -> Array | None:
-    """Numbers of an output that is compared; None for integers and other shapes."""
+    """Numbers of an output that is compared; None for other shapes."""
     found = tensor.to_values()
-    is_compared = found.shape == expected.shape and found.dtype.kind in "fb"
-    return found.astype(np.float32) if is_compared else None
+    if found.shape != expected.shape:
+        return None
+    return found if found.dtype.kind in "iu" else found.astype(np.float32)
 
 
 def _is_wrong(tensor: HostTensor, expected: Array) -> bool:

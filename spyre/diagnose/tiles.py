@@ -221,7 +221,11 @@ class ReferenceValue(msgspec.Struct, eq=False, dict=True):
         return Tolerance(TOLERANCE, self.atol, merged_nan=True)
 
     def differs(self, found: Array, expected: Array) -> BoolArray:
-        """True for elements of ``found`` that are not within the tolerance of ``expected``."""
+        """True for elements of ``found`` that are not within the tolerance of ``expected``; of
+        integers, that differ.
+        """
+        if found.dtype.kind in "iu":
+            return np.not_equal(found, expected)
         with np.errstate(invalid="ignore", over="ignore"):
             near = np.abs(found - expected) <= self.atol + TOLERANCE * np.abs(expected)
         # DL16 has no NaN, and stores numbers beyond its range as infinity.

@@ -18,6 +18,7 @@ CASES: tuple[CorpusCase, ...] = (
 WITHOUT_CASE: dict[str, str] = {
     "SPY402": "needs a host that refuses address space",
     "SPY405": "a warning about the cache, not the bundle: tests/test_trust.py",
+    "SPY406": "a warning about the cache, not the bundle: tests/test_trust.py",
     "SPY876": "jobs and streams are used from Python only: tests/runtime/flex",
     "SPY884": "jobs and streams are used from Python only: tests/runtime/flex",
     "SPY885": "jobs and streams are used from Python only: tests/runtime/flex",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -135,17 +136,147 @@ def test_an_operation_inside_of_torch_s(sdsc: int, change: dict[str, str], value
     assert (found.number, found.value, found.is_of_output) == (sdsc, value, False)
 
 
-def test_executes_in_another_order(tmp_path: Path):
-    wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
+def softmax_exchanged(directory: Path, sdsc: int) -> Path:
+    """The example, an execute exchanged with the one behind it."""
+    wrong = softmax_with(directory, sdsc, {})
     module = wrong / "bundle.mlir"
     lines = module.read_text().splitlines(keepends=True)
-    (at,) = (k for k, line in enumerate(lines) if '"sdsc_1.json"' in line)
+    (at,) = (k for k, line in enumerate(lines) if f'"sdsc_{sdsc}.json"' in line)
     lines[at : at + 2] = lines[at + 1], lines[at]
     module.write_text("".join(lines))
-    found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
+    return wrong
+
+
+def test_executes_in_another_order(tmp_path: Path):
+    found = spyre.first_wrong(softmax_exchanged(tmp_path, 1), lambda x: torch.softmax(x, -1))
     assert found is not None
     assert found.number == 1
     assert "exp reads sticks of Tensor0 that have not been written" in found.to_finding().message
+
+
+def test_an_execute_without_an_origin_is_known_by_its_operation(tmp_path: Path):
+    """The sum before the exponential, which writes to the memory that both read."""
+    found = spyre.first_wrong(softmax_exchanged(tmp_path, 2), lambda x: torch.softmax(x, -1))
+    assert found is not None
+    assert (found.number, found.operation, found.value) == (2, "sum", "aten.sum")
+
+
+def test_a_later_execute_of_a_node_that_runs_too_early(tmp_path: Path):
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    p, q = (HostOperand(builder.temporary(programs.NBYTES).at()) for _ in range(2))
+    for name, source, target in (
+        ("neg", HostOperand(x.at()), p),
+        ("neg", q, HostOperand(y.at())),
+        ("floor", p, q),
+    ):
+        builder.add(pointwise(name, programs.SHAPE, [source], target))
+    bundle = builder.build().with_origins([Origin(k, "aten.ceil.default") for k in "ack"])
+    write_bundle(bundle, programs.write(builder, tmp_path, ROLES))
+    found = spyre.first_wrong(tmp_path, torch.ceil)
+    assert found is not None
+    assert "neg reads sticks of Tensor0 that have not been" in found.to_finding().message
+    assert found.to_finding().location.execute == 1
+
+
+def exchange(starts: dict[str, str]) -> None:
+    """Start addresses of two cores."""
+    one, other = list(starts)[:2]
+    starts[one], starts[other] = starts[other], starts[one]
+
+
+def test_a_result_that_is_written_elsewhere(tmp_path: Path):
+    """Two cores of the sum write each other's slice, and the next execute reads what is due."""
+    programs.change_starts(programs.right(tmp_path), 0, 2, exchange)
+    found = spyre.first_wrong(tmp_path, lambda a, b: torch.abs(a + b))
+    assert found is not None
+    finding = found.to_finding()
+    assert (finding.location.execute, finding.location.tensor) == (0, "Tensor2")
+    assert "add: core 0 starts at" in finding.message
+
+
+def test_a_later_execute_of_a_node_that_writes_elsewhere(tmp_path: Path):
+    """The function has values of the first execute's operand and of the last one's result only."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    p, q = (HostOperand(builder.temporary(programs.NBYTES).at()) for _ in range(2))
+    for name, source, target in (
+        ("neg", HostOperand(x.at()), p),
+        ("floor", p, q),
+        ("neg", q, HostOperand(y.at())),
+    ):
+        builder.add(pointwise(name, programs.SHAPE, [source], target, programs.SPLIT))
+    bundle = builder.build().with_origins([Origin(k, "aten.ceil.default") for k in "abc"])
+    write_bundle(bundle, programs.write(builder, tmp_path, ROLES))
+    programs.change_starts(tmp_path, 1, 1, exchange)
+    found = spyre.first_wrong(tmp_path, torch.ceil)
+    assert found is not None
+    assert "floor: core 0 starts at" in found.to_finding().message
+
+
+def test_the_operation_of_an_execute_may_be_the_wrong_one(tmp_path: Path):
+    """Its name is that of another value; its operands say which value is due."""
+    builder = BundleBuilder()
+    a, b, y = programs.arguments(builder, 3)
+    total = HostOperand(builder.temporary(programs.NBYTES).at())
+    inputs = [HostOperand(a.at()), HostOperand(b.at())]
+    builder.add(pointwise("add", programs.SHAPE, inputs, total))
+    builder.add(pointwise("add", programs.SHAPE, [total, inputs[0]], total))
+    builder.add(pointwise("abs", programs.SHAPE, [total], HostOperand(y.at())))
+    programs.write(builder, tmp_path, [programs.READ, programs.READ, programs.WRITTEN])
+    found = spyre.first_wrong(tmp_path, lambda a, b: torch.abs((a + b) * a))
+    assert found is not None
+    assert (found.number, found.value) == (1, "aten.mul")
+
+
+def test_a_value_of_another_shape_than_the_result(tmp_path: Path):
+    """A sum of the known rows is due by its name; what it writes here is no tile of any."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    p = HostOperand(builder.temporary(programs.NBYTES).at())
+    builder.add(pointwise("add", programs.SHAPE, [HostOperand(x.at())] * 2, p))
+    builder.add(pointwise("neg", programs.SHAPE, [p], HostOperand(y.at())))
+    origins = [Origin("add", "aten.add.Tensor"), Origin("abs", "aten.abs.default")]
+    write_bundle(builder.build().with_origins(origins), programs.write(builder, tmp_path, ROLES))
+
+    def of_rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.abs((x.sum(1) + x.sum(1))[0] * 0 - x)
+
+    found = spyre.first_wrong(tmp_path, of_rows)
+    assert found is not None
+    assert (found.number, found.value) == (1, "aten.abs")
+
+
+def test_an_inner_value_of_what_is_computed_is_not_due(tmp_path: Path):
+    """relu's decomposition compares, and so does the program: for something else."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    p, q = (HostOperand(builder.temporary(programs.NBYTES).at()) for _ in range(2))
+    source = HostOperand(x.at())
+    builder.add(pointwise("greaterequal", programs.SHAPE, [source, source], p))
+    builder.add(pointwise("relufwd", programs.SHAPE, [source], q))
+    builder.add(pointwise("sub", programs.SHAPE, [q, p], HostOperand(y.at())))
+    programs.write(builder, tmp_path, ROLES)
+    found = spyre.first_wrong(tmp_path, lambda x: torch.relu(x) + 1)
+    assert found is not None
+    assert (found.number, found.value) == (2, "aten.add")
+
+
+@pytest.mark.shared
+def test_integers_are_compared(tmp_path: Path, shared_dir: Path):
+    path = shared_dir / "bundles" / "i64_clone"
+    wrong = shutil.copytree(path, tmp_path / "wrong", copy_function=shutil.copy)
+    module = wrong / "bundle.mlir"
+    text = module.read_text()
+    call = text[text.index("sdscbundle.sdsc_execute") :]
+    module.chmod(0o644)
+    exchanged = re.sub(r"(%arg_1_core_256), (%arg_1_core_512)\b", r"\2, \1", call)
+    assert exchanged != call
+    module.write_text(text.replace(call, exchanged))
+    found = spyre.first_wrong(wrong, read_function(path).call)
+    assert found is not None
+    assert "identity: core 1 starts at" in found.to_finding().message
+    assert spyre.first_wrong(path, read_function(path).call) is None
 
 
 @pytest.mark.parametrize(("sdsc", "number"), [(2, 2), (4, -1)])

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from spyre import config
+from spyre import cache, config
 from spyre.hw import plan_table as tb
 from spyre.hw.interpreter.source import interpreted, kernels_of
 from spyre.interrupts import interrupts
@@ -125,17 +125,22 @@ class BackgroundCompiler:
 
     def should_interpret(self, names: Collection[str], seconds: float) -> bool:
         """Start compiling missing kernels ``names`` in the background and return True if a program
-        that takes ``seconds`` should be interpreted until then.
+        that takes ``seconds`` should be interpreted until then. Without a disk cache, none is
+        compiled in the background.
 
         Returns False when all are loaded or on the disk, possibly after waiting for a background
         process, or when the caller should compile them itself.
         """
-        from spyre.hw.kernels.parallel_compile import DRIVER, can_be_compiled_elsewhere
+        from spyre.hw.kernels import parallel_compile
 
-        if not config.MEANWHILE.is_on or not can_be_compiled_elsewhere():
+        if not config.MEANWHILE.is_on:
             return False
-        wanted = frozenset((*names, DRIVER))
-        if seconds <= MAX_SECONDS and self.spent_seconds <= MAX_SECONDS_IN_ALL:
+        wanted = frozenset((*names, parallel_compile.DRIVER))
+        is_small = seconds <= MAX_SECONDS and self.spent_seconds <= MAX_SECONDS_IN_ALL
+        if not parallel_compile.can_be_compiled_elsewhere():
+            is_kept = parallel_compile.is_kept()
+            return is_small and not is_kept and bool(parallel_compile.missing_of(wanted))
+        if is_small:
             with self._lock:
                 return self._are_compiling(wanted)
         self._wait(wanted)
@@ -191,7 +196,7 @@ def _start(names: Iterable[str]) -> subprocess.Popen[bytes]:
     """Start a process that compiles ``names`` when it is its turn."""
     from spyre.hw.kernels.parallel_compile import compiler_environment
 
-    directory = str(config.cache_directory())
+    directory = str(cache.directory())
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _COMPILE, directory, *sorted(names)],
         stdin=subprocess.DEVNULL,

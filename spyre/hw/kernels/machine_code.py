@@ -26,7 +26,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from spyre import config
+from spyre import cache as cache_on_disk, config
 from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, read_kept, warn_uncached
 from spyre.files import atomic_write
 from spyre.hw import plan_table as tb
@@ -153,14 +153,17 @@ def _sources(module: str) -> list[str]:
 
 
 @cache
-def cache_directory(module: str) -> Path | None:
-    """Cache directory of ``module`` with its sources and this numba version, made if missing.
-
-    None, with one warning, where it cannot be made: kernels then compile anew in every process.
-    """
+def _key(module: str) -> str:
+    """The key of the compiled functions of ``module``: its sources and this numba version."""
     sources = digest_of_found_sources(module, lambda: _sources(module))
     key = f"{sources} {config.VECTOR_WIDTH.read()} {object.__basicsize__}"
-    return kernel_directory(hashlib.sha256(key.encode()).hexdigest()[:16])
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+@cache
+def cache_directory(module: str) -> Path | None:
+    """Cache directory of ``module``, made if missing; None, with one warning, where none can be."""
+    return kernel_directory(_key(module))
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -172,8 +175,8 @@ def _places(place: str) -> Iterator[Path]:
     directory, base = cache_directory(module), f"{module.rpartition('.')[2]}.{name}"
     if directory is not None:
         yield directory / f"{base}-{target()}.o"
-        if level := x86_level():
-            yield SHIPPED / directory.name / f"{base}-{level}.o"
+    if level := x86_level():
+        yield SHIPPED / f"{cache_on_disk.KERNELS}{_key(module)}" / f"{base}-{level}.o"
 
 
 def read_object(place: str) -> bytes:
@@ -199,9 +202,9 @@ def _read(path: Path) -> bytes:
 
 def keep_object(place: str, code: bytes, module: bytes) -> None:
     """Write the object file of a function, and beside it the LLVM ``module`` it was made of."""
-    path = next(_places(place), None)
-    if path is None:
+    if cache_directory(place.rpartition(".")[0]) is None:
         return
+    path = next(_places(place))
     try:
         for target, content in ((path.with_suffix(".bc"), module), (path, code)):
             with atomic_write(target) as temporary:
@@ -214,7 +217,7 @@ def keep_object(place: str, code: bytes, module: bytes) -> None:
 def warn_damaged() -> None:
     """Once, however many files there are."""
     warnings.warn(
-        f"damaged files among the compiled kernels in {config.cache_directory()}: what they held "
+        f"damaged files among the compiled kernels in {cache_on_disk.directory()}: what they held "
         "is compiled again",
         RuntimeWarning,
         stacklevel=2,

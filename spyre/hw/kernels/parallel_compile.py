@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from spyre import config
+from spyre import cache, config
 from spyre.cache import PACKAGE
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.machine_code import DRIVER as DRIVERS, TRANSFER, cache_directory, entry_of
@@ -48,8 +48,12 @@ def can_be_compiled_elsewhere() -> bool:
     """True if worker processes can be used: there is a disk cache, and `sys.executable` is Python.
     In a program that embeds Python it would start the program again.
     """
-    is_kept = cache_directory("spyre.hw.kernels.driver") is not None
-    return is_kept and Path(sys.executable or "").name.startswith("python")
+    return is_kept() and Path(sys.executable or "").name.startswith("python")
+
+
+def is_kept() -> bool:
+    """Whether there is a disk cache."""
+    return cache_directory("spyre.hw.kernels.driver") is not None
 
 
 def processes() -> int:
@@ -74,7 +78,7 @@ MAX_WAIT_SECONDS = 60.0
 @contextmanager
 def _turn() -> Iterator[None]:
     """Wait until no other process compiles for this cache, `MAX_WAIT_SECONDS` at most."""
-    handle, begin = os.open(config.cache_directory(), os.O_RDONLY), time.monotonic()
+    handle, begin = os.open(cache.directory(), os.O_RDONLY), time.monotonic()
     try:
         while time.monotonic() - begin < MAX_WAIT_SECONDS:
             try:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
-from spyre import config
+from spyre import cache as cache_on_disk, config
 
 SILENT_SECONDS = 1.0
 """Compilation time before the first line."""
@@ -113,9 +113,8 @@ class CompileProgress:
                     _write(self._text(now), on_file=is_due)
         if written:
             seconds = self._last - self._begin
-            directory = config.cache_directory()
-            is_kept = os.access(directory, os.W_OK)
-            place = f"kept in {directory}" if is_kept else f"not kept: {directory} is not writable"
+            directory, _ = cache_on_disk.find_directory()
+            place = "not kept" if directory is None else f"kept in {directory}"
             _write(f"kernels compiled in {seconds:.0f} s, {place}{self.hint}", last=True)
 
     def _text(self, now: float) -> str:

@@ -3,6 +3,7 @@ from .html import (
     Content as Content,
     Markup as Markup,
     Section as Section,
+    breakable as breakable,
     document as document,
     html_table as html_table,
     inside as inside,

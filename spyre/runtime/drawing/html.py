@@ -56,6 +56,11 @@ def _escaped(text: str) -> str:
     return escape(printable(text), quote=True)
 
 
+def breakable(text: str) -> Markup:
+    """Return ``text`` with a place for a line break behind every underscore."""
+    return Markup(_escaped(text).replace("_", "_<wbr>"))
+
+
 def _text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
@@ -99,7 +104,7 @@ def _cell(column: Column[Row], row: Row, head: str) -> Markup:
     number = None if column.number is None else column.number(row)
     return tag(
         "th" if column.name == head else "td",
-        column.text(row),
+        breakable(column.text(row)) if column.name == head else column.text(row),
         scope="row" if column.name == head else None,
         data_value=None if number is None else repr(float(number)),
         class_="name" if column.name == "kernel" else _class(column),

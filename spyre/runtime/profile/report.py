@@ -23,6 +23,7 @@ from spyre.runtime.drawing import (
     Column,
     Markup,
     Section,
+    breakable,
     chart,
     document,
     html_table,
@@ -295,7 +296,7 @@ def report_page(
     links = [tag("a", name, href=f"#{key}") for key, name, _ in sections]
     body = [
         tag("a", "Skip to the summary", href="#summary", class_="skip"),
-        tag("header", [tag("h1", title), theme_button(), tag("p", subtitle)]),
+        tag("header", [tag("h1", breakable(title)), theme_button(), tag("p", subtitle)]),
         tag("nav", [*links, *SEARCH], aria_label="Sections"),
         tag("main", [_section(key, name, content) for key, name, content in sections]),
         tag(
@@ -438,7 +439,7 @@ def _roofline(profile: Profile) -> Markup:
     label = "Roofline: work per nanosecond over work per byte of HBM traffic, both logarithmic"
     return inside(
         [
-            tag("p", f"Executes of {program_names(profile)}:"),
+            tag("p", breakable(f"Executes of {program_names(profile)}:")),
             chart(FRAME, label, roofline_chart(roofline)),
             legend(bound_names(roofline)),
             tag("p", EXPLANATION),
@@ -467,7 +468,7 @@ def _lx_map(kernel: KernelProfile, is_open: bool) -> Markup:
     peak = format_bytes(kernel.lx_peak_bytes)
     highest = kernel.view.lx_accesses.highest
     head = f"{kernel.name}: at most {peak} of a core in use, up to {highest:#x}"
-    parts = [tag("summary", head), lx_chart(kernel)]
+    parts = [tag("summary", breakable(head)), lx_chart(kernel)]
     if left_out(kernel):
         parts.append(
             tag("p", f"The first {MAX_LIFETIMES}; {left_out(kernel)} later ones are left out.")

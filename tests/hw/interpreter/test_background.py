@@ -100,10 +100,26 @@ def test_what_the_background_cannot_compile_is_compiled_here(background: Backgro
 def test_who_does_not_interpret(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not BackgroundCompiler().should_interpret(["elementwise"], 2 * MAX_SECONDS)
     with monkeypatch.context() as changed:
-        changed.setattr(parallel_compile, "cache_directory", lambda module: None)
+        changed.setattr(sys, "executable", "/usr/bin/embedding")
         assert not BackgroundCompiler().should_interpret(["elementwise"], 0.1)
     monkeypatch.setenv("SPYRE_MEANWHILE", "0")
     assert not BackgroundCompiler().should_interpret(["elementwise"], 0.1)
+    assert not background.started
+
+
+def test_where_nothing_can_be_kept_small_programs_are_interpreted(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process compiles what takes longer to interpret than to compile, once."""
+    monkeypatch.setattr(parallel_compile, "cache_directory", lambda module: None)
+    subject = BackgroundCompiler()
+    assert subject.should_interpret(["elementwise"], 0.1)
+    assert not subject.should_interpret(["elementwise"], 2 * MAX_SECONDS)
+    subject.spent_seconds = 100.0
+    assert not subject.should_interpret(["elementwise"], 0.1)
+    subject.spent_seconds = 0.0
+    background.ready = {"elementwise", "driver"}  # compiled since, or of the wheel
+    assert not subject.should_interpret(["elementwise"], 0.1)
     assert not background.started
 
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import pytest
 from numba.core.compiler_lock import global_compiler_lock
 
 from spyre import cache as cache_module
-from spyre.cache import warn_uncached
+from spyre.cache import warn_once
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels import jit, machine_code
 from spyre.hw.kernels.machine_code import PLACES, Entry
@@ -43,7 +44,7 @@ def _forget() -> Iterator[None]:
 def _forget_now() -> None:
     for function in (
         machine_code.cache_directory, machine_code.target, machine_code.x86_level,
-        machine_code.warn_damaged, warn_uncached,
+        machine_code.warn_damaged, machine_code._key, warn_once,
     ):  # fmt: skip
         function.cache_clear()
 
@@ -150,16 +151,40 @@ def test_edits_elsewhere_compile_nothing() -> None:
     assert not sources & {"reduction.py", "linker.py", "core_plan.py", "families.py", "config.py"}
 
 
-@pytest.mark.parametrize("place", ["file/below", "file"])
-def test_without_a_place_kernels_compile_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache asked for is a file; the private directory that is used instead."""
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / place))
-    with pytest.warns(RuntimeWarning, match="compiled kernels cannot be kept"):
-        assert machine_code.cache_directory(KERNELS) is None
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"spyre-cache-{os.geteuid()}"
 
+
+@pytest.mark.parametrize("place", ["file/below", "file"])
+def test_kernels_are_kept_in_a_private_directory_where_the_cache_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: Path, place: str
+) -> None:
+    """One warning says so; what was compiled there is not compiled again."""
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / place))
+    with pytest.warns(RuntimeWarning, match=f"SPY406: .*{place} .*: {private} is used") as warned:
+        assert Entry(COPY).function(*nothing_to_copy()) == 0
+    assert len(warned) == 1
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert list(private.rglob("*.o"))
+    _forget_now()
+    monkeypatch.setattr(jit, "compile_object", None)
+    with pytest.warns(RuntimeWarning, match="SPY406"):
+        assert Entry(COPY).function(*nothing_to_copy()) == 0
+
+
+def test_a_private_directory_that_others_may_write_to_is_not_used(private: Path) -> None:
+    private.mkdir()
+    private.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="SPY405: other users .*: nothing is kept") as warned:
+        assert machine_code.cache_directory(KERNELS) is None
+    assert len(warned) == 1
     assert Entry(COPY).function(*nothing_to_copy()) == 0
+    assert not list(private.rglob("*.o"))
 
 
 def no_home() -> Path:
@@ -172,17 +197,16 @@ def test_without_a_usual_place_it_is_one_below_the_temporary_directory(
 ) -> None:
     for name in ("SPYRE_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    access, home = os.access, tmp_path / "home"
-    home.mkdir()
+    home = tmp_path / "home"
+    home.write_text("in the way")
     monkeypatch.setattr(Path, "home", (lambda: home) if has_home else no_home)
-    monkeypatch.setattr(os, "access", lambda path, mode: path != home and access(path, mode))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    directory = machine_code.cache_directory(KERNELS)
+    with pytest.warns(RuntimeWarning, match="SPY406") if has_home else nullcontext():
+        directory = machine_code.cache_directory(KERNELS)
     assert directory is not None
     place = tmp_path / f"spyre-cache-{os.geteuid()}"
     assert Path(directory).parent == place
     assert place.stat().st_mode & 0o777 == 0o700
-    assert list(home.iterdir()) == []
 
 
 LOAD_ALL = """
@@ -296,6 +320,9 @@ def test_what_came_with_the_package_is_not_compiled(
     monkeypatch.setattr(jit, "compile_object", None)
     assert loaded.function(*nothing_to_copy()) == 0
     assert not list((tmp_path / "empty").rglob("*.o"))
+    monkeypatch.setattr(machine_code, "kernel_directory", lambda key: None)
+    machine_code.cache_directory.cache_clear()
+    assert Entry(COPY).function(*nothing_to_copy()) == 0  # where nothing can be kept, too
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from spyre.runtime.profile.files import write_whole
 from spyre.runtime.profile.report import bottlenecks_of, report_page
 
 SECTIONS = ("summary", "bottlenecks", "kernels", "roofline", "lx", "hbm", "cores", "counters")
-VOID = ("meta", "link")
+VOID = ("meta", "link", "wbr")
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

@@ -8,6 +8,7 @@ import pickle
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -261,8 +262,9 @@ class TestPlaces:
     ) -> None:
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "file"))
-        cache.warn_uncached.cache_clear()
-        with pytest.warns(RuntimeWarning, match="cannot be kept"):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+        cache.warn_once.cache_clear()
+        with pytest.warns(RuntimeWarning, match="nothing is kept"):
             same(load_compiled(bundle), load_bundle(bundle))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -270,7 +272,7 @@ class TestPlaces:
 
     def test_it_vanishes(self, bundle: Path, plans: PlanCache) -> None:
         plans.directory.rmdir()
-        cache.warn_uncached.cache_clear()
+        cache.warn_once.cache_clear()
         with pytest.warns(RuntimeWarning, match="cannot be kept"):
             same(load_compiled(bundle, plans), load_bundle(bundle))
 
