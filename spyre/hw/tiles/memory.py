@@ -76,10 +76,9 @@ def _place(site: Site, base: Number, element: str) -> tuple[int, Int64Array]:
         return base.origin, start
     first = int(start.flat[0])
     for number, pointer in enumerate(site.tracer.pointers.values()):
-        if pointer.tile is None and pointer.address is not None:
-            size = pointer.elements * ELEMENT_BYTES.get(pointer.element, 0)
-            if pointer.address <= first < pointer.address + size:
-                return number, start - pointer.address
+        address = None if pointer.tile is not None else pointer.address
+        if address is not None and address <= first < address + pointer.size_bytes:
+            return number, start - address
     message = f"there is no memory at address {first:#x}"
     expected = f"memory of the launch, as by -i @{first:#x}=FILE"
     site.fail(LaunchError, "SPY342", message, expected, "nothing allocated")
@@ -104,10 +103,13 @@ def _check_room(site: Site, tile: DataTile, sizes: Sequence[Number]) -> None:
     argument = [*site.tracer.pointers.values()][tile.owner]
     written = site.op.fields["!result"].element
     own = {"!spyreop.df16": "f16", "si32": "i32", "index": "i64"}.get(written, written)
-    if argument.element != own:
-        message = f"argument {argument.name} has other elements than its view"
-        site.fail(LaunchError, "SPY344", message, written, argument.element)
-    outside = level.active & ((low < 0) | (high > argument.elements * bytes_))
+    for place in argument.places or (argument,):
+        begin = (place.address or 0) - (argument.address or 0)
+        holds = (begin <= low) & (high <= begin + place.size_bytes) | (place is argument)
+        if place.element != own and holds[level.active].all():
+            message = f"argument {place.name} has other elements than its view"
+            site.fail(LaunchError, "SPY344", message, written, place.element)
+    outside = level.active & ((low < 0) | (high > argument.size_bytes))
     if outside.any():
         message = f"argument {argument.name} is too small for its view"
         expected = f"{int(high[outside][0]) // bytes_} elements"

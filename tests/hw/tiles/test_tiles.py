@@ -14,7 +14,7 @@ from spyre.hw.device.device import Device
 from spyre.mlir.tiles.program import load_ktir
 from tests.mlir.tiles.corpus import COLLECTION, EXAMPLES, needs_collection
 
-READS_PLACES = ("kc-indirect_scatter", "kc-lx_kernel")
+READS_PLACES = ("kc-lx_kernel",)
 """Programs whose expected memory is where another interpreter places values: they run elsewhere."""
 
 
@@ -277,6 +277,7 @@ def test_programs_of_the_collection():
         if name in READS_PLACES:
             continue
         given = {n: v for n, v in case.arguments.items() if n not in case.omitted}
+        given |= {place(key): np.zeros_like(v) for key, v in case.expected_memory.items()}
         given |= {place(key): values for key, values in case.memory.items()}
         result = spyre.run(
             load_ktir(case.path), given, function=case.function,
@@ -291,6 +292,42 @@ def place(key):
     """The name of memory at an address of a program's own."""
     space, tile, address = key
     return f"@{'' if space == 'global' else f'{tile}:'}{address:#x}"
+
+
+JOINED = """func.func @joined() {
+  %from = arith.constant AT : index
+  %to = arith.constant 256 : index
+  %zero = arith.constant 0 : index
+  %v = ktdp.construct_memory_view %from, sizes: [64], strides: [1] {
+    memory_space = #ktdp.memory_space<global>} : memref<64xi32>
+  %w = ktdp.construct_memory_view %to, sizes: [64], strides: [1] {
+    memory_space = #ktdp.memory_space<global>} : memref<64xi32>
+  %s = ktdp.construct_access_tile %v[%zero] {access_tile_set =
+    affine_set<(a) : (a >= 0, -a + 63 >= 0)>} : memref<64xi32> -> !ktdp.access_tile<64xindex>
+  %t = ktdp.construct_access_tile %w[%zero] {access_tile_set =
+    affine_set<(a) : (a >= 0, -a + 63 >= 0)>} : memref<64xi32> -> !ktdp.access_tile<64xindex>
+  %a = ktdp.load %s : !ktdp.access_tile<64xindex> -> tensor<64xi32>
+  ktdp.store %a, %t : tensor<64xi32>, !ktdp.access_tile<64xindex>
+  return
+}
+"""
+
+
+def test_a_view_of_places_that_follow_each_other():
+    """It reads their bytes, whatever their elements are; of one place alone they are checked."""
+    x, numbers = halves(64), np.arange(40, dtype=np.int32)
+    given = {"@0x80": numbers, "@0": x, "@0x400": np.zeros(64, np.int32), "@0x120": halves(8)}
+    result = run(JOINED.replace("AT", "0"), given, Device("ieee", 1), verify=True)
+    found = {t.name: v for t, v in zip(result.output_tensors, result.outputs, strict=True)}
+    np.testing.assert_array_equal(found["@0x400"][:32], x.view(np.int32))
+    np.testing.assert_array_equal(found["@0x400"][32:], numbers[:32])
+    np.testing.assert_array_equal(found["@0"], x.astype(np.float32))
+    np.testing.assert_array_equal(found["@0x80"], numbers)
+    with pytest.raises(LaunchError, match="SPY343"):
+        run(JOINED.replace("AT", "9"), given, Device("ieee", 1))
+    given["@0"] = halves(128)
+    with pytest.raises(LaunchError, match="SPY344"):
+        run(JOINED.replace("AT", "0"), given, Device("ieee", 1))
 
 
 def test_a_text_read_later_is_traced_anew(device):
