@@ -220,29 +220,21 @@ def in_places(
 
 def trace_if(site: Site) -> None:
     """scf.if: both branches, each on its tiles; tiles get one place, numbers are merged."""
-    tracer, results = site.tracer, site.op.results
     condition = np.broadcast_to(
         site.number(site.op.fields["condition"]).at(site.level), site.level.active.shape
     ).astype(np.bool_)
-    found: dict[str, Value] = {}
-    for mask, region in zip((condition, ~condition), site.op.regions, strict=False):
-        branch = site.at(site.level.restricted(mask))
-        for name, value in zip(results, tracer.run_body(region.body, branch.level), strict=False):
-            type_, kept = site.op.fields["!result"][results.index(name)], found.get(name)
-            is_known = isinstance(value, Number) and not isinstance(kept, DataTile)
-            if is_known and not type_.is_shaped:
-                found[name] = value if kept is None else _merged(site, mask, value, kept)
-                continue
-            tile = branch.as_tile(value, type_.extents)
-            if not isinstance(kept, DataTile):
-                first = branch if kept is None else site.at(site.level.restricted(condition))
-                begun = tile if kept is None else first.as_tile(kept, type_.extents)
-                found[name] = kept = placed(first, name, begun, tile.lane_dim)
-                if begun is tile:
-                    continue
-            branch.write(tile, kept)
-    for result, merged in found.items():
-        site.bind(merged, result)
+    masks = zip((condition, ~condition), site.op.regions, strict=False)
+    branches = [(site.at(site.level.restricted(mask)), region) for mask, region in masks]
+    made = [site.tracer.run_body(region.body, branch.level) for branch, region in branches]
+    types, pairs = site.op.fields.get("!result", ()), zip(*made, strict=False)
+    for name, type_, (yes, no) in zip(site.op.results, types, pairs, strict=False):
+        if isinstance(yes, Number) and isinstance(no, Number) and not type_.is_shaped:
+            site.bind(_merged(site, condition, yes, no), name)
+            continue
+        tiles = [b.as_tile(x, type_.extents) for (b, _), x in zip(branches, (yes, no), strict=True)]
+        place = placed(branches[0][0], name, tiles[0], tiles[0].lane_dim)
+        branches[1][0].write(tiles[1], place)
+        site.bind(place, name)
 
 
 def _on_members(site: Site, tiles: Members) -> Site:

@@ -34,7 +34,7 @@ from spyre.hw.tiles.values import (
 )
 from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
-from spyre.mlir.tiles import Expression
+from spyre.mlir.tiles import OVERLAP, Expression, overlap
 
 MASK = "f16"
 """Element type as which booleans are in memory."""
@@ -231,7 +231,9 @@ def trace_moved(site: Site) -> None:
         return
     pieces = _pieces(site, access)
     for memory, _, _ in pieces if not loads else ():
-        _check_aliasing(site, memory)
+        if found := overlap(memory.pitches, memory.shape):
+            expected = f"strides above {found[0]} bytes"
+            site.fail(LaunchError, "SPY192", OVERLAP, expected, f"{found[1]} bytes")
     whole = [m for m, _, own in pieces if own is site.level and m.shape == access.shape]
     if len(pieces) == len(whole) == 1 and whole[0].stick is not None:
         _bind_operand(site, whole[0])
@@ -266,18 +268,6 @@ def _bind_operand(site: Site, memory: DataTile) -> None:
     if made is not memory:
         tile = made or site.tile(name, memory.shape)
         site.write(converted(site, tile, memory.element) if is_mask else tile, memory)
-
-
-def _check_aliasing(site: Site, memory: DataTile) -> None:
-    """LaunchError SPY192 for strides that let a store write elements twice."""
-    reach = 0
-    pairs = zip(memory.pitches, memory.shape, strict=True)
-    for pitch, extent in sorted(pair for pair in pairs if pair[1] > 1):
-        if pitch <= reach:
-            message = "the view's strides overlap, so that elements are written twice"
-            expected = f"strides above {reach} bytes"
-            site.fail(LaunchError, "SPY192", message, expected, f"{pitch} bytes")
-        reach += pitch * (extent - 1)
 
 
 Line = tuple[Array, Shape]
