@@ -205,7 +205,8 @@ def _pieces(site: Site, access: Access) -> list[Piece]:
         counts = np.minimum(corner + extents, low + size) - first
         inside = level.active & (counts > 0).all(axis=0)
         covered = covered + np.where(inside, counts.prod(axis=0), 0)
-        for box in np.unique(counts[:, inside], axis=1).T:
+        _, begins = np.unique(counts[:, inside], axis=1, return_index=True)
+        for box in counts[:, inside][:, np.sort(begins)].T:  # of overlapping stores the last counts
             chosen = inside & (counts == box[:, None, None]).all(axis=0)
             own = level if (chosen == level.active).all() else level.restricted(chosen)
             tile = part.tile.part([*(first - low)], tuple(box.tolist()), level).permuted(order)

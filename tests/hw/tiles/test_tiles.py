@@ -294,6 +294,38 @@ def place(key):
     return f"@{'' if space == 'global' else f'{tile}:'}{address:#x}"
 
 
+CLIPPED = """func.func @clipped(%x: index, %y: index) attributes {grid = [2]} {
+  %zero = arith.constant 0 : index
+  %step = arith.constant 57 : index
+  %n = arith.constant 100 : index
+  %tile = ktdp.get_compute_tile_id : index
+  %row = arith.muli %tile, %step : index
+  %v = ktdp.construct_memory_view %x, sizes: [2, 64, 40], strides: [2560, 40, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<2x64x40xf16>
+  %w = ktdp.construct_memory_view %y, sizes: [%n, 40], strides: [40, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<?x40xf16>
+  %s = ktdp.construct_access_tile %v[%tile, %zero, %zero] {access_tile_set =
+    affine_set<(a, b, c) : (a == 0, b >= 0, -b + 63 >= 0, c >= 0, -c + 39 >= 0)>}
+    : memref<2x64x40xf16> -> !ktdp.access_tile<1x64x40xindex>
+  %t = ktdp.construct_access_tile %w[%row, %zero] {access_tile_set =
+    affine_set<(a, b) : (a >= 0, -a + 63 >= 0, b >= 0, -b + 39 >= 0)>}
+    : memref<?x40xf16> -> !ktdp.access_tile<64x40xindex>
+  %a = ktdp.load %s : !ktdp.access_tile<1x64x40xindex> -> tensor<1x64x40xf16>
+  %b = tensor.collapse_shape %a [[0, 1], [2]] : tensor<1x64x40xf16> into tensor<64x40xf16>
+  ktdp.store %b, %t : tensor<64x40xf16>, !ktdp.access_tile<64x40xindex>
+  return
+}
+"""
+
+
+def test_of_tiles_that_overlap_the_last_one_stores(device):
+    """As if they ran one after another; the sanitizer reports the race."""
+    x = halves(2, 64, 40)
+    given = {"x": x, "y": np.zeros((100, 40), np.float16)}
+    (found,) = run(CLIPPED, given, device).outputs
+    np.testing.assert_array_equal(found, np.concatenate([x[0, :57], x[1, :43]]))
+
+
 JOINED = """func.func @joined() {
   %from = arith.constant AT : index
   %to = arith.constant 256 : index
