@@ -294,6 +294,25 @@ def place(key):
     return f"@{'' if space == 'global' else f'{tile}:'}{address:#x}"
 
 
+def test_a_large_start_of_a_maximum_counts(device):
+    text = of_tile(
+        """
+  %s = arith.constant -1.0e+10 : f32
+  %e = tensor.empty() : tensor<1xf32>
+  %f = linalg.fill ins(%s : f32) outs(%e : tensor<1xf32>) -> tensor<1xf32>
+  %m = linalg.reduce { arith.maximumf } ins(%a : tensor<1x64xf32>) outs(%f : tensor<1xf32>)
+    dimensions = [1]
+  %o = tensor.empty() : tensor<1x64xf32>
+  %r = linalg.broadcast ins(%m : tensor<1xf32>) outs(%o : tensor<1x64xf32>) dimensions = [1]""",
+        "f32",
+    )
+    x = np.full((4, 64), -1e20, np.float32)
+    x[1, 3] = -1.0
+    (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
+    expected = np.repeat(np.float32([[-1e10], [-1.0], [-1e10], [-1e10]]), 64, axis=1)
+    np.testing.assert_array_equal(found, expected)
+
+
 CLIPPED = """func.func @clipped(%x: index, %y: index) attributes {grid = [2]} {
   %zero = arith.constant 0 : index
   %step = arith.constant 57 : index
