@@ -16,9 +16,7 @@ from typing import Any
 
 from spyre.errors import SourceLocation
 from spyre.mlir.program import AffineExpr
-from spyre.mlir.text import NO_POSITION, Rejection, SourceText, SyntaxNode
-
-__all__ = ["NO_POSITION", "Rejection", "SourceText"]
+from spyre.mlir.text import NO_POSITION, SourceText, SyntaxNode
 
 
 class Name(str):
