@@ -19,7 +19,7 @@ import numpy as np
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import LX_BYTES
 from spyre.hw.tiles.elementwise import converted
-from spyre.hw.tiles.trace import Array, Site
+from spyre.hw.tiles.trace import STORED, Array, Site
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
     FORMATS,
@@ -36,8 +36,7 @@ from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
 from spyre.mlir.tiles import OVERLAP, Expression, overlap
 
-MASK = "f16"
-"""Element type as which booleans are in memory."""
+MASK = STORED["i1"]
 
 
 def trace_view(site: Site) -> None:
