@@ -193,7 +193,8 @@ def with_tensors(options: ComparisonOptions, run: Run, mode: str) -> Run:
     if not options.expected:
         return run
     limits = [
-        _tolerance(options, a.dtype_name, a.layout.device_dtype, mode) for a in run.output_arguments
+        tolerance_of(options, a.dtype_name, a.layout.device_dtype, mode)
+        for a in run.output_arguments
     ]
     return run.with_expected(load_expected(options.expected, run.output_arguments), limits)
 
@@ -358,11 +359,11 @@ def _compare_function(
         tolerance = override_tolerance(options, ReferenceValue("", expected).tolerance)
     else:
         dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
-        tolerance = _tolerance(options, dtype_name, layout.device_dtype, mode)
+        tolerance = tolerance_of(options, dtype_name, layout.device_dtype, mode)
     return compare(result.outputs[k], expected, tolerance)
 
 
-def _tolerance(
+def tolerance_of(
     options: ComparisonOptions, dtype_name: str, device_dtype: str, mode: str
 ) -> Tolerance:
     """Tolerance of an output: the default of its dtype, unless the options give another one."""

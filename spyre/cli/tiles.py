@@ -10,9 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from spyre.cli.options import ComparisonOptions, Options
+from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
 from spyre.runtime.arguments import HostTensor, load_tensors, parse_tensor_spec, random_tensor
-from spyre.runtime.compare import EXACT, Tolerance, default_tolerance, require_equal_shapes
+from spyre.runtime.compare import require_equal_shapes
 from spyre.runtime.run import Run, Session
 
 SUFFIXES = (".ktir", ".mlir")
@@ -26,6 +27,7 @@ def is_tile_program(path: str) -> bool:
 
 def describe_tile_run(options: Options, session: Session) -> Run:
     """The run of a text with the arguments of the command line. Errors as of `spyre.run`."""
+    from spyre.cli.commands import tolerance_of
     from spyre.mlir.tiles import load_ktir
 
     program = load_ktir(options.path)
@@ -47,9 +49,11 @@ def describe_tile_run(options: Options, session: Session) -> Run:
                 "SPY342", f"{name} is no argument that is stored to",
                 expected=", ".join(outputs) or "none", found=name,
             )  # fmt: skip
+        assert isinstance(options, ComparisonOptions)
         tensor, output = _tensor(name, file, 0), outputs[name]
         require_equal_shapes(output.view[0], tensor.shape, LaunchError)
-        tolerance = _tolerance(options, output.read_as, session.device.numerics.mode)
+        stored, mode = find_host_dtype(output.read_as).device_format, session.device.numerics.mode
+        tolerance = tolerance_of(options, output.read_as, stored, mode)
         outputs[name] = replace(output, expected=tensor.to_values, tolerance=tolerance)
     return replace(run, outputs=tuple(outputs.values()))
 
@@ -74,13 +78,3 @@ def _tensor(name: str, file: str, seed: int) -> HostTensor:
             "SPY332", f"{file} holds {len(tensors)} tensors", expected="one, or FILE.npz:KEY"
         )
     return replace(tensors[0], name=name)
-
-
-def _tolerance(options: Options, dtype_name: str, mode: str) -> Tolerance:
-    from spyre.cli.commands import override_tolerance
-    from spyre.dtypes import find_host_dtype
-
-    if not isinstance(options, ComparisonOptions):
-        return EXACT
-    stored = None if mode == "ieee" else find_host_dtype(dtype_name).device_format
-    return override_tolerance(options, default_tolerance(dtype_name, stored))

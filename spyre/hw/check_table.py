@@ -19,6 +19,7 @@ PATTERNS = 4
 OFFSETS = 5
 """Index of the offset of box 0 in pattern 0 among all offsets."""
 IS_LX = 6
+"""0: in HBM; 1: a tensor in LX; 2: elements in LX, which are a part of a tensor: of no range."""
 CHECKS_CLASHES = 7
 """1: sticks that another core wrote in the same execution are a finding."""
 ROW_WORDS = 8

@@ -156,9 +156,9 @@ def check_run(shadow, ranges, row, first, run, stride, tag, low, high, results, 
             check_clashes(shadow, first, run, stride, tag, results[MAIN], execution, box)
         if row[ROLE] == WRITE:
             fill(shadow, first, run, stride, tag)
-            if row[IS_LX] == 1:
-                word = np.uint32(low << RANGE_BITS | high | RANGE_MARK)
-                fill(ranges, first - LX_FIRST, run, stride, word)
+            if row[IS_LX] != 0:
+                word = low << RANGE_BITS | high | RANGE_MARK if row[IS_LX] == 1 else 0
+                fill(ranges, first - LX_FIRST, run, stride, np.uint32(word))
 
 
 @kernel

@@ -345,7 +345,7 @@ class CheckTables:
         row[ct.FIRST_BOX], row[ct.BOXES] = len(self._boxes), len(positions)
         row[ct.BASES], row[ct.OFFSETS] = len(self._bases), len(self._offsets)
         row[ct.PATTERNS] = -1 if pattern is None else len(self._patterns)
-        row[ct.IS_LX] = int(tensor.component is Component.LX)
+        row[ct.IS_LX] = (1 + is_indirect(tensor)) * (tensor.component is Component.LX)
         row[ct.CHECKS_CLASHES] = int(can_race and Check.RACE in self._checks)
         self._rows.append(row)
         self._offsets += offsets.ravel().tolist()

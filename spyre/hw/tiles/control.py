@@ -58,43 +58,28 @@ def _kind_of(site: Site) -> str:
 
 
 def trace_for(site: Site) -> None:
-    """scf.for: traced again if the tiles it yields have other dims along lanes than its first."""
-    fields, region, tracer = site.op.fields, site.op.regions[0], site.tracer
+    """scf.for: its body once, for all trips; the tiles it yields replace those that it carries."""
+    fields, region = site.op.fields, site.op.regions[0]
     trips, numbers = _trips_of(site), _carried_numbers(site)
     finals, history = _counted(site, trips, numbers)
     (induction, _), *arguments = region.arguments
     inits, types = fields.get("inits", ()), fields.get("!types", ())
     names = [str(name) for name, _ in arguments]
     rows = list(zip(site.op.results, names, inits, types, _yields(region), strict=True))
-    kept = [row for row in rows if row[1] not in numbers]
-    begun = [site.tile(init, type_.extents) for _, _, init, type_, _ in kept]
-
-    def body(layouts: Sequence[int | None]) -> tuple[list[DataTile], list[DataTile], Level]:
-        """The places of the carried tiles, the tiles that the body yields, and its level."""
-        triples = zip(kept, begun, layouts, strict=True)
-        places = [placed(site, name, tile, stick) for (name, *_), tile, stick in triples]
-        inner, trip, values = _inner(site, trips)
-        known: dict[str, Value] = {str(induction): _variable(site, values, inner)}
-        for own, every in history.items():
-            known[own] = replace(every, values=every.values[trip, inner.parent_rows], level=inner)
-        carried = {own: place for (_, own, *_), place in zip(kept, places, strict=True)}
-        yields = [value for *_, value in kept]
-        return places, in_places(site.at(inner), region, carried, known, yields), inner
-
-    layouts = [tile.lane_dim for tile in begun]
-    state = len(tracer.statements), tracer.sequence, dict(tracer.scratchpad.taken)
-    places, made, inner = body(layouts)
-    wanted = [t.stick if t.varies else old for t, old in zip(made, layouts, strict=True)]
-    if wanted != layouts:
-        del tracer.statements[state[0] :]
-        tracer.sequence, tracer.scratchpad.taken = state[1:]
-        places, made, inner = body(wanted)
-    site.at(inner).copy_back(made, places)
-    for (name, *_), tile in zip(kept, places, strict=True):
-        site.bind(tile, name)
+    places: dict[str, DataTile] = {}
+    for name, own, init, type_, _ in rows:
+        if own not in numbers:
+            tile = site.tile(init, type_.extents)
+            places[own] = placed(site, name, tile, tile.lane_dim)
+    inner, trip, values = _inner(site, trips)
+    known: dict[str, Value] = {str(induction): _variable(site, values, inner)}
+    for own, every in history.items():
+        known[own] = replace(every, values=every.values[trip, inner.parent_rows], level=inner)
+    yields = [value for _, own, _, _, value in rows if own in places]
+    made = in_places(site.at(inner), region, places, known, yields)
+    site.at(inner).copy_back(made, [*places.values()])
     for name, own, *_ in rows:
-        if own in finals:
-            site.bind(finals[own], name)
+        site.bind(places[own] if own in places else finals[own], name)
 
 
 def _inner(site: Site, trips: Trips) -> tuple[Level, Int64Array, Int64Array]:
@@ -220,29 +205,21 @@ def in_places(
 
 def trace_if(site: Site) -> None:
     """scf.if: both branches, each on its tiles; tiles get one place, numbers are merged."""
-    tracer, results = site.tracer, site.op.results
     condition = np.broadcast_to(
         site.number(site.op.fields["condition"]).at(site.level), site.level.active.shape
     ).astype(np.bool_)
-    found: dict[str, Value] = {}
-    for mask, region in zip((condition, ~condition), site.op.regions, strict=False):
-        branch = site.at(site.level.restricted(mask))
-        for name, value in zip(results, tracer.run_body(region.body, branch.level), strict=False):
-            type_, kept = site.op.fields["!result"][results.index(name)], found.get(name)
-            is_known = isinstance(value, Number) and not isinstance(kept, DataTile)
-            if is_known and not type_.is_shaped:
-                found[name] = value if kept is None else _merged(site, mask, value, kept)
-                continue
-            tile = branch.as_tile(value, type_.extents)
-            if not isinstance(kept, DataTile):
-                first = branch if kept is None else site.at(site.level.restricted(condition))
-                begun = tile if kept is None else first.as_tile(kept, type_.extents)
-                found[name] = kept = placed(first, name, begun, tile.lane_dim)
-                if begun is tile:
-                    continue
-            branch.write(tile, kept)
-    for result, merged in found.items():
-        site.bind(merged, result)
+    masks = zip((condition, ~condition), site.op.regions, strict=False)
+    branches = [(site.at(site.level.restricted(mask)), region) for mask, region in masks]
+    made = [site.tracer.run_body(region.body, branch.level) for branch, region in branches]
+    types, pairs = site.op.fields.get("!result", ()), zip(*made, strict=False)
+    for name, type_, (yes, no) in zip(site.op.results, types, pairs, strict=False):
+        if isinstance(yes, Number) and isinstance(no, Number) and not type_.is_shaped:
+            site.bind(_merged(site, condition, yes, no), name)
+            continue
+        tiles = [b.as_tile(x, type_.extents) for (b, _), x in zip(branches, (yes, no), strict=True)]
+        place = placed(branches[0][0], name, tiles[0], tiles[0].lane_dim)
+        branches[1][0].write(tiles[1], place)
+        site.bind(place, name)
 
 
 def _on_members(site: Site, tiles: Members) -> Site:

@@ -20,8 +20,6 @@ IDENTITIES = {
     "maxsi": -(2**31), "minsi": 2**31 - 1, "maxui": 0, "minui": -1,
 }  # fmt: skip
 REDUCTIONS = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
-LOWEST = 4.0e9
-"""Numbers beyond it, of either sign, are starts of maxima and minima."""
 
 
 def trace_splat(site: Site) -> None:
@@ -158,15 +156,6 @@ def reduced(site: Site, combiner: str, tile: DataTile, dims: Shape) -> DataTile:
     source = Operand(tile, names)
     site.emit(REDUCTIONS[combiner], [source], output, extents, names[stick], **further)
     return target
-
-
-def is_identity(value: float, combiner: str) -> bool:
-    """True for the neutral number of an operation, such as 0 of a sum."""
-    return value == IDENTITIES[combiner] or (
-        combiner in ("maximum", "minimum")
-        and abs(value) >= LOWEST
-        and (value < 0) == (combiner == "maximum")
-    )
 
 
 def _filled_up(site: Site, tile: DataTile, shape: Shape) -> DataTile:

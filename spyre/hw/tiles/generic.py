@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spyre.hw.tiles.control import in_places, placed
-from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, is_identity, reduced
+from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, reduced
 from spyre.hw.tiles.elementwise import combined
 from spyre.hw.tiles.trace import Site
 from spyre.hw.tiles.values import DataTile, Number, Shape, Value
@@ -186,8 +186,7 @@ def _reduction(
         places = [order.index(d) for d in present if d not in summed]
         total = total.over(tuple(shape[d] for d in order), places)
         start = site.tile(fields["outs"][k], total.shape)
-        is_neutral = start.value is not None and is_identity(start.value, engine)
-        if not start.is_empty and not is_neutral:
+        if not start.is_empty and start.value != IDENTITIES[engine]:
             place = total if len(present) == len(shape) else None
             total = site.pointwise(engine, [start, total], total.shape, place)
         site.bind(total, site.op.results[k])

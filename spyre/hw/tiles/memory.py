@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import LX_BYTES
 from spyre.hw.tiles.elementwise import converted
-from spyre.hw.tiles.trace import Array, Site
+from spyre.hw.tiles.trace import STORED, Array, Site
 from spyre.hw.tiles.values import (
     ELEMENT_BYTES,
     FORMATS,
@@ -34,10 +34,9 @@ from spyre.hw.tiles.values import (
 )
 from spyre.layout import Int64Array
 from spyre.mlir.program import INTEGERS, fold
-from spyre.mlir.tiles import Expression
+from spyre.mlir.tiles import OVERLAP, Expression, overlap
 
-MASK = "f16"
-"""Element type as which booleans are in memory."""
+MASK = STORED["i1"]
 
 
 def trace_view(site: Site) -> None:
@@ -76,10 +75,9 @@ def _place(site: Site, base: Number, element: str) -> tuple[int, Int64Array]:
         return base.origin, start
     first = int(start.flat[0])
     for number, pointer in enumerate(site.tracer.pointers.values()):
-        if pointer.tile is None and pointer.address is not None:
-            size = pointer.elements * ELEMENT_BYTES.get(pointer.element, 0)
-            if pointer.address <= first < pointer.address + size:
-                return number, start - pointer.address
+        address = None if pointer.tile is not None else pointer.address
+        if address is not None and address <= first < address + pointer.size_bytes:
+            return number, start - address
     message = f"there is no memory at address {first:#x}"
     expected = f"memory of the launch, as by -i @{first:#x}=FILE"
     site.fail(LaunchError, "SPY342", message, expected, "nothing allocated")
@@ -104,10 +102,13 @@ def _check_room(site: Site, tile: DataTile, sizes: Sequence[Number]) -> None:
     argument = [*site.tracer.pointers.values()][tile.owner]
     written = site.op.fields["!result"].element
     own = {"!spyreop.df16": "f16", "si32": "i32", "index": "i64"}.get(written, written)
-    if argument.element != own:
-        message = f"argument {argument.name} has other elements than its view"
-        site.fail(LaunchError, "SPY344", message, written, argument.element)
-    outside = level.active & ((low < 0) | (high > argument.elements * bytes_))
+    for place in argument.places or (argument,):
+        begin = (place.address or 0) - (argument.address or 0)
+        holds = (begin <= low) & (high <= begin + place.size_bytes) | (place is argument)
+        if place.element != own and holds[level.active].all():
+            message = f"argument {place.name} has other elements than its view"
+            site.fail(LaunchError, "SPY344", message, written, place.element)
+    outside = level.active & ((low < 0) | (high > argument.size_bytes))
     if outside.any():
         message = f"argument {argument.name} is too small for its view"
         expected = f"{int(high[outside][0]) // bytes_} elements"
@@ -203,7 +204,8 @@ def _pieces(site: Site, access: Access) -> list[Piece]:
         counts = np.minimum(corner + extents, low + size) - first
         inside = level.active & (counts > 0).all(axis=0)
         covered = covered + np.where(inside, counts.prod(axis=0), 0)
-        for box in np.unique(counts[:, inside], axis=1).T:
+        _, begins = np.unique(counts[:, inside], axis=1, return_index=True)
+        for box in counts[:, inside][:, np.sort(begins)].T:  # of overlapping stores the last counts
             chosen = inside & (counts == box[:, None, None]).all(axis=0)
             own = level if (chosen == level.active).all() else level.restricted(chosen)
             tile = part.tile.part([*(first - low)], tuple(box.tolist()), level).permuted(order)
@@ -229,7 +231,9 @@ def trace_moved(site: Site) -> None:
         return
     pieces = _pieces(site, access)
     for memory, _, _ in pieces if not loads else ():
-        _check_aliasing(site, memory)
+        if found := overlap(memory.pitches, memory.shape):
+            expected = f"strides above {found[0]} bytes"
+            site.fail(LaunchError, "SPY192", OVERLAP, expected, f"{found[1]} bytes")
     whole = [m for m, _, own in pieces if own is site.level and m.shape == access.shape]
     if len(pieces) == len(whole) == 1 and whole[0].stick is not None:
         _bind_operand(site, whole[0])
@@ -264,18 +268,6 @@ def _bind_operand(site: Site, memory: DataTile) -> None:
     if made is not memory:
         tile = made or site.tile(name, memory.shape)
         site.write(converted(site, tile, memory.element) if is_mask else tile, memory)
-
-
-def _check_aliasing(site: Site, memory: DataTile) -> None:
-    """LaunchError SPY192 for strides that let a store write elements twice."""
-    reach = 0
-    pairs = zip(memory.pitches, memory.shape, strict=True)
-    for pitch, extent in sorted(pair for pair in pairs if pair[1] > 1):
-        if pitch <= reach:
-            message = "the view's strides overlap, so that elements are written twice"
-            expected = f"strides above {reach} bytes"
-            site.fail(LaunchError, "SPY192", message, expected, f"{pitch} bytes")
-        reach += pitch * (extent - 1)
 
 
 Line = tuple[Array, Shape]

@@ -20,15 +20,11 @@ def _towards_zero(a: Array, b: Array) -> Array:
     return np.where((a < 0) == (b < 0), quotient, -quotient)
 
 
-def _rounded_up(a: Array, b: Array) -> Array:
-    return -(-a // b)
-
-
 INTEGER_OPERATIONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "addi": operator.add, "subi": operator.sub, "muli": operator.mul,
     "divsi": _towards_zero, "remsi": lambda a, b: a - b * _towards_zero(a, b),
-    "floordivsi": operator.floordiv, "ceildivsi": _rounded_up,
-    "divui": operator.floordiv, "remui": operator.mod, "ceildivui": _rounded_up,
+    "floordivsi": operator.floordiv, "ceildivsi": lambda a, b: -(-a // b),
+    "divui": operator.floordiv, "remui": operator.mod, "ceildivui": lambda a, b: -(-a // b),
     "andi": operator.and_, "ori": operator.or_, "xori": operator.xor,
     "shli": operator.lshift, "shrsi": operator.rshift, "shrui": operator.rshift,
     "minsi": np.minimum, "maxsi": np.maximum, "minui": np.minimum, "maxui": np.maximum,

@@ -87,11 +87,6 @@ class TracedProgram(msgspec.Struct, frozen=True, eq=False, dict=True):
         )  # fmt: skip
 
     @cached_property
-    def operations(self) -> Mapping[str, Operation]:
-        """The operations by the names of their executes."""
-        return {s.operation.sdsc_name: s.operation for s in self.statements}
-
-    @cached_property
     def _order(self) -> tuple[npt.NDArray[np.int32], Int64Array]:
         """TileStatement and instance of every execution, in program order."""
         width = max((s.key.shape[1] for s in self.statements), default=1)
@@ -135,10 +130,10 @@ class TracedKernel(msgspec.Struct, frozen=True, eq=False):
         """The file, for messages."""
         return self.file
 
-    @property
+    @cached_property
     def operations(self) -> Mapping[str, Operation]:
-        """The operations of its statements."""
-        return self.program.operations
+        """The operations by the names of their executes."""
+        return {s.operation.sdsc_name: s.operation for s in self.program.statements}
 
     def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
         """Notes of the trace; errors have ended it."""

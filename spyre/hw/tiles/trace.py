@@ -67,7 +67,8 @@ class PointerArgument(msgspec.Struct, frozen=True, eq=False):
     """A pointer: ``elements`` of ``element`` are at it.
 
     ``address``: byte at which the program expects them, in the scratchpad of ``tile`` or in device
-    memory; None for an argument of the function.
+    memory; None for an argument of the function. ``places``: memory of the launch one behind the
+    other, whose bytes are the elements then.
     """
 
     name: str
@@ -75,6 +76,12 @@ class PointerArgument(msgspec.Struct, frozen=True, eq=False):
     elements: int
     address: int | None = None
     tile: int | None = None
+    places: tuple[PointerArgument, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements in device memory."""
+        return self.elements * ELEMENT_BYTES.get(STORED.get(self.element, self.element), 1)
 
 
 Pending = Callable[[DataTile | None], DataTile]

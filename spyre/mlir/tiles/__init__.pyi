@@ -12,7 +12,11 @@ from .program import (
     KtirProgram as KtirProgram,
     load_ktir as load_ktir,
 )
-from .rules import integers as integers
+from .rules import (
+    OVERLAP as OVERLAP,
+    integers as integers,
+    overlap as overlap,
+)
 from .syntax import (
     BITS as BITS,
     FLOATS as FLOATS,

@@ -12,21 +12,20 @@ from difflib import get_close_matches
 from msgspec.structs import replace
 
 from spyre.errors import MlirSyntaxError
+from spyre.mlir.text import Rejection, SourceText
 from spyre.mlir.tiles.forms import GENERIC_FORM, Draft, elements_of, read_form
 from spyre.mlir.tiles.reading import Reader, affine, reader_of
 from spyre.mlir.tiles.syntax import (
     AttributeValue,
     Name,
     Opaque,
-    Rejection,
-    SourceText,
     TileFunction,
     TileModule,
     TileOp,
     TileParameter,
     named,
 )
-from spyre.mlir.tiles.table import EXAMPLE_DIALECT, RETURNS, OperationRow, dialects, operation_rows
+from spyre.mlir.tiles.table import EXAMPLE_DIALECT, RETURNS, Row, dialects, operation_rows
 
 _MOST_RESULTS = 64
 
@@ -194,7 +193,7 @@ class _Parser:
         return names
 
 
-def _row(name: str, place: int) -> OperationRow:
+def _row(name: str, place: int) -> Row:
     """The row of operation ``name``; SPY110 for none, SPY180 for one that is not simulated."""
     rows, (dialect, _, rest) = operation_rows(), name.partition(".")
     row = rows.get(name, rows.get(f"{dialect}.*"))

@@ -15,6 +15,7 @@ from typing import NoReturn, TypeVar
 from spyre.mlir.program import AffineDim, AffineMap, AffineSet, Constraint, Operator
 from spyre.mlir.text import (
     DraftExpr,
+    Rejection,
     check_nesting,
     check_unique,
     declared,
@@ -32,7 +33,6 @@ from spyre.mlir.tiles.syntax import (
     Numeral,
     Opaque,
     Quoted,
-    Rejection,
     Subscript,
     Type,
     named,

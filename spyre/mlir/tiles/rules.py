@@ -35,12 +35,12 @@ from spyre.mlir.tiles.syntax import (
     memory_space,
     read_type,
 )
-from spyre.mlir.tiles.table import OperationRow, operation_rows
+from spyre.mlir.tiles.table import Row, operation_rows
 from spyre.rules import Fault
 
 Faults = Iterator[Fault[int]]
 MOST_TILES = 32
-NO_ROW = OperationRow("")
+NO_ROW = Row("")
 PREDICATES: dict[str, tuple[str, ...]] = {
     "spyreop.compare": ("<equal>", "<notequal>", "<greaterthan>", "<greaterequal>", "<lesserthan>",
                         "<lesserequal>"),
@@ -290,13 +290,21 @@ def _aliasing(context: Context) -> Faults:
     permutation = map_.permutation if isinstance(map_, AffineMap) else range(len(shape))
     if permutation is None or not all(isinstance(s, int) for s in strides) or None in shape:
         return
+    if found := overlap([strides[d] for d in permutation], shape):
+        yield context.fault("SPY192", OVERLAP, f"a stride above {found[0]}", found[1])
+
+
+OVERLAP = "the view's strides overlap, so that elements are written twice"
+
+
+def overlap(strides: Sequence[int], extents: Sequence[int]) -> tuple[int, int] | None:
+    """How far smaller strides reach, and a stride that is not above it; None if all are."""
     reach = 0
-    for stride, extent in sorted((strides[d], shape[k]) for k, d in enumerate(permutation)):
+    for stride, extent in sorted(zip(strides, extents, strict=True)):
         if extent > 1 and stride <= reach:
-            message = "the view's strides overlap, so that elements are written twice"
-            yield context.fault("SPY192", message, f"a stride above {reach}", stride)
-            return
+            return reach, stride
         reach += stride * (extent - 1)
+    return None
 
 
 def _extract_argument(context: Context) -> Faults:

@@ -17,10 +17,8 @@ import msgspec
 
 from spyre.errors import SourceLocation
 from spyre.mlir.program import AffineExpr
-from spyre.mlir.text import NO_POSITION, Rejection, SourceText, SyntaxNode
+from spyre.mlir.text import NO_POSITION, SourceText, SyntaxNode
 from spyre.records import PartlyCompared
-
-__all__ = ["NO_POSITION", "Rejection", "SourceText"]
 
 
 class Name(str):

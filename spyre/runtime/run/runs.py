@@ -80,10 +80,10 @@ class RunBuffer(msgspec.Struct, frozen=True, eq=False):
     """Device memory of a run: a tensor, or (without ``spec``) the pool.
 
     ``region``: memory region to allocate it in if that has room. ``alias_of``: name of the buffer
-    whose memory it shares. ``image``: makes the raw bytes that are copied to the device first;
-    ``content``: makes the host tensor that is transferred afterwards. ``view``: the content as the
-    compiled function sees it, where that is not the whole tensor. ``is_input``: the content is an
-    input of the function.
+    whose memory it shares, from byte ``offset_bytes`` of it on. ``image``: makes the raw bytes that
+    are copied to the device first; ``content``: makes the host tensor that is transferred
+    afterwards. ``view``: the content as the compiled function sees it, where that is not the whole
+    tensor. ``is_input``: the content is an input of the function.
     """
 
     name: str
@@ -95,6 +95,7 @@ class RunBuffer(msgspec.Struct, frozen=True, eq=False):
     content: Callable[[], HostTensor] | None = None
     view: TensorView | None = None
     is_input: bool = False
+    offset_bytes: int = 0
 
     @property
     def function_input(self) -> Array:

@@ -394,7 +394,7 @@ class Session:
                     tensors[name] = _device_tensor(buffer.spec, address)
             for name, buffer in run.buffers.items():
                 if buffer.alias_of is not None and buffer.spec is not None:
-                    address = tensors[buffer.alias_of].address_bytes
+                    address = tensors[buffer.alias_of].address_bytes + buffer.offset_bytes
                     tensors[name] = _device_tensor(buffer.spec, address)
             launches = [_bind(launch, tensors, pools) for launch in run.launches]
             pairs = tuple(zip(loaded, launches, strict=True))

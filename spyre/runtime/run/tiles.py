@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from spyre.dtypes import codes_to_bytes, encode_device
 from spyre.errors import LaunchError, Severity, ValidationError
@@ -45,6 +46,7 @@ MOST_TRACED = 64
 class TilePointer(PointerArgument, msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A pointer argument with its memory. ``tensor`` None: memory that is only stored to."""
 
+    places: tuple[TilePointer, ...] = ()
     shape: tuple[int, ...]
     dtype_name: str
     tensor: HostTensor | None = None
@@ -90,7 +92,7 @@ def bind_arguments(
     for name, value in given.items():
         if name.startswith("@"):
             pointers[name] = _at_address(name, value)
-    return pointers, numbers
+    return _joined(pointers), numbers
 
 
 def _fits(value: Real, argument: KtirArgument) -> bool:
@@ -115,6 +117,28 @@ def _at_address(name: str, value: HostTensor | float) -> TilePointer:
     return _pointer(name, value, address=int(match[2], 0), tile=tile)
 
 
+def _joined(pointers: Mapping[str, TilePointer]) -> dict[str, TilePointer]:
+    """The pointers; places of device memory that follow each other in whole sticks are one."""
+    found, runs = dict(pointers), list[list[TilePointer]]()
+    places = {p.address: p for p in pointers.values() if p.tile is None and p.address is not None}
+    for address in sorted(places):
+        own, place = runs[-1] if runs else [], places[address]
+        size_bytes = sum(p.size_bytes for p in own)
+        if own and size_bytes % STICK_BYTES == 0 and own[0].address == address - size_bytes:
+            own.append(place)
+        else:
+            runs.append([place])
+    for own in (own for own in runs if len(own) > 1):
+        for place in own:
+            del found[place.name]
+        name, size_bytes = f"{own[0].name} …", sum(p.size_bytes for p in own)
+        found[name] = TilePointer(
+            name, "", size_bytes, own[0].address, places=tuple(own),
+            shape=(-(-size_bytes // 4),), dtype_name="float32",
+        )  # fmt: skip
+    return found
+
+
 Traces = LruCache[object, tuple[object, TracedKernel]]
 """Functions traced before, by program, function, numbers and sizes of the pointers; with their
 modules, so that no other module takes the identity in the key.
@@ -137,7 +161,8 @@ def traced_function(
         return module, trace_function(program, own, pointers, numbers, numerics, file)
 
     module = program.module
-    sizes = tuple((n, p.dtype_name, p.elements, p.address) for n, p in pointers.items())
+    every = (p for own in pointers.values() for p in (own, *own.places))
+    sizes = tuple((p.name, p.element, p.elements, p.address) for p in every)
     key = (id(module), function, sizes, tuple(numbers.items()), str(numerics))
     return traces.get_or_make(key, trace)[1]
 
@@ -158,24 +183,34 @@ def describe_tiles(
         raise ValidationError(findings)
     pointers, numbers = bind_arguments(program, function, given)
     traced = traced_function(program, function, pointers, numbers, numerics, traces)
-    buffers, outputs = {}, []
-    for k, (name, pointer) in enumerate(pointers.items()):
-        tensor, stored = pointer.tensor, pointer.is_stored
-        role = Role.OUTPUT if tensor is None else Role.INPUT_OUTPUT if stored else Role.INPUT
-        spec = _row(k, name, role, max(pointer.elements, 1), pointer.dtype_name)
-        content = None if tensor is None else partial(_flat, tensor, name)
-        buffers[name] = RunBuffer(
-            name, spec.layout.device_bytes, spec, content=content, is_input=content is not None
-        )
-        if stored:
-            view = (pointer.shape, contiguous_strides(pointer.shape), 0)
-            outputs.append(RunOutput(name, view, pointer.dtype_name))
+    buffers = {name: _buffer(k, pointer) for k, (name, pointer) in enumerate(pointers.items())}
     image = constant_bytes(traced.constants, numerics)
     spec = _row(len(pointers), CONSTANTS, Role.INPUT, image.size // 4, "float32")
     buffers[CONSTANTS] = RunBuffer(CONSTANTS, spec.layout.device_bytes, spec, image=lambda: image)
     launch = RunLaunch(traced, dict(enumerate(buffers)), {})
+    outputs = []
+    for name, pointer in pointers.items():
+        for own in pointer.places or (pointer,):
+            if own is not pointer:
+                offset = (own.address or 0) - (pointer.address or 0)
+                shared = replace(_buffer(-1, own), alias_of=name, offset_bytes=offset)
+                buffers[own.name] = shared
+            if own.is_stored:
+                view = (own.shape, contiguous_strides(own.shape), 0)
+                outputs.append(RunOutput(own.name, view, own.dtype_name))
     found = (*findings, *traced.findings)
     return Run(traced.file.stem, buffers, (launch,), tuple(outputs), found, is_derived=True)
+
+
+def _buffer(index: int, pointer: TilePointer) -> RunBuffer:
+    """The memory of a pointer, filled with its tensor if it has one."""
+    name, tensor = pointer.name, pointer.tensor
+    role = Role.INPUT_OUTPUT if pointer.is_stored else Role.INPUT
+    role = Role.OUTPUT if tensor is None and not pointer.places else role
+    spec = _row(index, name, role, prod(pointer.shape) or 1, pointer.dtype_name)
+    content = None if tensor is None else partial(_flat, tensor, name)
+    size, is_input = spec.layout.device_bytes, content is not None
+    return RunBuffer(name, size, spec, content=content, is_input=is_input)
 
 
 def _row(index: int, name: str, role: Role, size: int, dtype_name: str) -> ArgumentSpec:

@@ -75,9 +75,12 @@ def test_random_programs(devices, name):
         assert not found, f"seed {seed} on {name}: {found}\n{made.text}"
 
 
+ROWS_OF_CLIPPED_TILES = 14015
+
+
 def test_random_programs_have_no_findings():
     """Of the sanitizer, in memory that no other program has written."""
-    for seed in range(FIRST, FIRST + COUNT // 4):
+    for seed in (*range(FIRST, FIRST + COUNT // 4), ROWS_OF_CLIPPED_TILES):
         made = RandomProgram(seed)
         device = Device("dl16", 1, sanitize=True, poison=True)
         result = spyre.run(load_ktir(made.text), made.given, device=device)

@@ -14,7 +14,7 @@ from spyre.hw.device.device import Device
 from spyre.mlir.tiles.program import load_ktir
 from tests.mlir.tiles.corpus import COLLECTION, EXAMPLES, needs_collection
 
-READS_PLACES = ("kc-indirect_scatter", "kc-lx_kernel")
+READS_PLACES = ("kc-lx_kernel",)
 """Programs whose expected memory is where another interpreter places values: they run elsewhere."""
 
 
@@ -277,6 +277,7 @@ def test_programs_of_the_collection():
         if name in READS_PLACES:
             continue
         given = {n: v for n, v in case.arguments.items() if n not in case.omitted}
+        given |= {place(key): np.zeros_like(v) for key, v in case.expected_memory.items()}
         given |= {place(key): values for key, values in case.memory.items()}
         result = spyre.run(
             load_ktir(case.path), given, function=case.function,
@@ -291,6 +292,93 @@ def place(key):
     """The name of memory at an address of a program's own."""
     space, tile, address = key
     return f"@{'' if space == 'global' else f'{tile}:'}{address:#x}"
+
+
+def test_a_large_start_of_a_maximum_counts(device):
+    text = of_tile(
+        """
+  %s = arith.constant -1.0e+10 : f32
+  %e = tensor.empty() : tensor<1xf32>
+  %f = linalg.fill ins(%s : f32) outs(%e : tensor<1xf32>) -> tensor<1xf32>
+  %m = linalg.reduce { arith.maximumf } ins(%a : tensor<1x64xf32>) outs(%f : tensor<1xf32>)
+    dimensions = [1]
+  %o = tensor.empty() : tensor<1x64xf32>
+  %r = linalg.broadcast ins(%m : tensor<1xf32>) outs(%o : tensor<1x64xf32>) dimensions = [1]""",
+        "f32",
+    )
+    x = np.full((4, 64), -1e20, np.float32)
+    x[1, 3] = -1.0
+    (found,) = run(text, {"x": x, "n": 0}, device, verify=True).outputs
+    expected = np.repeat(np.float32([[-1e10], [-1.0], [-1e10], [-1e10]]), 64, axis=1)
+    np.testing.assert_array_equal(found, expected)
+
+
+CLIPPED = """func.func @clipped(%x: index, %y: index) attributes {grid = [2]} {
+  %zero = arith.constant 0 : index
+  %step = arith.constant 57 : index
+  %n = arith.constant 100 : index
+  %tile = ktdp.get_compute_tile_id : index
+  %row = arith.muli %tile, %step : index
+  %v = ktdp.construct_memory_view %x, sizes: [2, 64, 40], strides: [2560, 40, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<2x64x40xf16>
+  %w = ktdp.construct_memory_view %y, sizes: [%n, 40], strides: [40, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<?x40xf16>
+  %s = ktdp.construct_access_tile %v[%tile, %zero, %zero] {access_tile_set =
+    affine_set<(a, b, c) : (a == 0, b >= 0, -b + 63 >= 0, c >= 0, -c + 39 >= 0)>}
+    : memref<2x64x40xf16> -> !ktdp.access_tile<1x64x40xindex>
+  %t = ktdp.construct_access_tile %w[%row, %zero] {access_tile_set =
+    affine_set<(a, b) : (a >= 0, -a + 63 >= 0, b >= 0, -b + 39 >= 0)>}
+    : memref<?x40xf16> -> !ktdp.access_tile<64x40xindex>
+  %a = ktdp.load %s : !ktdp.access_tile<1x64x40xindex> -> tensor<1x64x40xf16>
+  %b = tensor.collapse_shape %a [[0, 1], [2]] : tensor<1x64x40xf16> into tensor<64x40xf16>
+  ktdp.store %b, %t : tensor<64x40xf16>, !ktdp.access_tile<64x40xindex>
+  return
+}
+"""
+
+
+def test_of_tiles_that_overlap_the_last_one_stores(device):
+    """As if they ran one after another; the sanitizer reports the race."""
+    x = halves(2, 64, 40)
+    given = {"x": x, "y": np.zeros((100, 40), np.float16)}
+    (found,) = run(CLIPPED, given, device).outputs
+    np.testing.assert_array_equal(found, np.concatenate([x[0, :57], x[1, :43]]))
+
+
+JOINED = """func.func @joined() {
+  %from = arith.constant AT : index
+  %to = arith.constant 256 : index
+  %zero = arith.constant 0 : index
+  %v = ktdp.construct_memory_view %from, sizes: [64], strides: [1] {
+    memory_space = #ktdp.memory_space<global>} : memref<64xi32>
+  %w = ktdp.construct_memory_view %to, sizes: [64], strides: [1] {
+    memory_space = #ktdp.memory_space<global>} : memref<64xi32>
+  %s = ktdp.construct_access_tile %v[%zero] {access_tile_set =
+    affine_set<(a) : (a >= 0, -a + 63 >= 0)>} : memref<64xi32> -> !ktdp.access_tile<64xindex>
+  %t = ktdp.construct_access_tile %w[%zero] {access_tile_set =
+    affine_set<(a) : (a >= 0, -a + 63 >= 0)>} : memref<64xi32> -> !ktdp.access_tile<64xindex>
+  %a = ktdp.load %s : !ktdp.access_tile<64xindex> -> tensor<64xi32>
+  ktdp.store %a, %t : tensor<64xi32>, !ktdp.access_tile<64xindex>
+  return
+}
+"""
+
+
+def test_a_view_of_places_that_follow_each_other():
+    """It reads their bytes, whatever their elements are; of one place alone they are checked."""
+    x, numbers = halves(64), np.arange(40, dtype=np.int32)
+    given = {"@0x80": numbers, "@0": x, "@0x400": np.zeros(64, np.int32), "@0x120": halves(8)}
+    result = run(JOINED.replace("AT", "0"), given, Device("ieee", 1), verify=True)
+    found = {t.name: v for t, v in zip(result.output_tensors, result.outputs, strict=True)}
+    np.testing.assert_array_equal(found["@0x400"][:32], x.view(np.int32))
+    np.testing.assert_array_equal(found["@0x400"][32:], numbers[:32])
+    np.testing.assert_array_equal(found["@0"], x.astype(np.float32))
+    np.testing.assert_array_equal(found["@0x80"], numbers)
+    with pytest.raises(LaunchError, match="SPY343"):
+        run(JOINED.replace("AT", "9"), given, Device("ieee", 1))
+    given["@0"] = halves(128)
+    with pytest.raises(LaunchError, match="SPY344"):
+        run(JOINED.replace("AT", "0"), given, Device("ieee", 1))
 
 
 def test_a_text_read_later_is_traced_anew(device):
