@@ -10,6 +10,7 @@ import json
 import sys
 import zlib
 
+import msgspec
 import numpy as np
 
 from spyre.mlir.operation.operation import Padding
@@ -124,7 +125,7 @@ def _packed_or_windowed(case: Case) -> dict[str, object]:
         dim: [w.window_dim, w.total, w.stride, w.dilation, w.pad_front, w.pad_back]
         for dim, w in case.spec.windows.items()
     }
-    packings = {str(k): vars(packed) for k, packed in case.packings.items()}
+    packings = {str(k): msgspec.structs.asdict(packed) for k, packed in case.packings.items()}
     return {
         **({"windows": windows} if windows else {}),
         **({"packings": packings} if packings else {}),

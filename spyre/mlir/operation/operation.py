@@ -220,10 +220,6 @@ class Operation(PartlyCompared, frozen=True, dict=True):
     index_steps: tuple[tuple[int, int], ...] = ()
     origin: Origin = Origin()
 
-    def __getstate__(self) -> dict[str, object]:
-        """Return the fields only, so that plans on disk do not store cached properties."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """All operands: inputs, index tensors, outputs."""

@@ -102,7 +102,7 @@ def test_matmul(extents, splits, order):
 
 
 def vars_of(spec: OperationSpec) -> dict[str, object]:
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+    return {name: getattr(spec, name) for name in spec.__struct_fields__}
 
 
 @given(st.sets(st.integers(0, 31), min_size=1, max_size=32))

@@ -435,6 +435,6 @@ def test_plans_do_not_hold_what_is_computed_from_operations(bundle: Path) -> Non
     tensors, symbols = operation.tensors, operation.symbol_ids
     assert operation.footprints, "the check computes them"
     read = pickle.loads(pickle.dumps(operation))
-    assert vars(read).keys() == operation.__dataclass_fields__.keys()
+    assert not vars(read)
     assert read == operation
     assert (read.tensors, read.symbol_ids, read.footprints) == (tensors, symbols, {})
