@@ -151,7 +151,7 @@ def second_leads(first: Numerics, second: Numerics) -> bool:
     return first.mode == "ieee" and second.mode != "ieee"
 
 
-class NumericsComparison(msgspec.Struct):
+class NumericsComparison(msgspec.Struct, dict=True):
     """Runs a program on devices ``first`` and ``second`` (the modes A and B) step by step.
 
     It observes the leader's executions and runs the same ones on the other device. ``programs``:

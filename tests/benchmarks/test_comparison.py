@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from benchmarks.comparison import compare, machine_factors
 from benchmarks.report import comparison_lines

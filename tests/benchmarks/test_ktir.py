@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("torch")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from benchmarks import __main__ as suite, suite as suite_module
 from benchmarks.comparison import compare, missing

@@ -6,7 +6,6 @@ addresses, one region per operand, small enough for the reference.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from math import prod
 
@@ -190,7 +189,7 @@ def reduction_specs(
 def _one_split(grid: Grid, reduced: Sequence[str]) -> Grid:
     """Only one of the reduced dims may be divided among cores (SDSC reference §6.1)."""
     split = [d for d in reduced if grid.splits[d] > 1]
-    return dataclasses.replace(grid, splits={**grid.splits, **dict.fromkeys(split[1:], 1)})
+    return replace(grid, splits={**grid.splits, **dict.fromkeys(split[1:], 1)})
 
 
 @st.composite

@@ -113,7 +113,7 @@ class TracedProgram(msgspec.Struct, frozen=True, eq=False, dict=True):
         return f"tiles of {self.n_arguments} arguments\n{''.join(lines)}"
 
 
-class TracedKernel(msgspec.Struct, frozen=True, eq=False):
+class TracedKernel(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A program to launch: a traced function with the numbers that it reads from memory.
 
     ``constants``: content of the last argument: element types and numbers, whole sticks each.

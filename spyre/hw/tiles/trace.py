@@ -88,7 +88,7 @@ Pending = Callable[[DataTile | None], DataTile]
 """Computes a value, into a place if one is given; it waits for the store that may be its output."""
 
 
-class Tracer(msgspec.Struct):
+class Tracer(msgspec.Struct, dict=True):
     """The walk over one function.
 
     ``pointers``: by parameter name; ``numbers``: of the other parameters. ``handler``: traces one

@@ -38,7 +38,7 @@ def box(shape, lows=None):
     return f"affine_set<({', '.join(names)}) : ({bounds})>"
 
 
-class RandomProgram(msgspec.Struct):
+class RandomProgram(msgspec.Struct, dict=True):
     """``text`` and ``given``, made from a seed."""
 
     seed: int

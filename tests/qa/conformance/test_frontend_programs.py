@@ -7,7 +7,6 @@ refused: according to upstream, the card does not run these either.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -20,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
 import spyre
 from spyre.errors import SpyreError
@@ -270,7 +270,7 @@ def run_on_zeros(program: Path, copy: Path) -> None:
     (*inputs, output), pool_bytes = described(program)
     zeros = [np.zeros(a.shape, CODES.get(a.dtype, a.dtype)) for a in inputs]
     pairs = zip(inputs, zeros, strict=True)
-    run(program, copy, [*(dataclasses.replace(a, values=v) for a, v in pairs), output], pool_bytes)
+    run(program, copy, [*(replace(a, values=v) for a, v in pairs), output], pool_bytes)
 
 
 @pytest.mark.parametrize("name", [*SCATTERS, *CONVERSIONS])

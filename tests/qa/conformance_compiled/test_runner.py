@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
 
 from qa.conformance_compiled.__main__ import main
 from qa.conformance_compiled.check import FunctionChecks

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from qa.opinfo import outcome as o
 from qa.opinfo.fakes import FakeOp

@@ -64,7 +64,7 @@ class Arg(msgspec.Struct, frozen=True):
         return SpyreTensorLayout.from_host(self.shape, self.dtype)
 
 
-class Maker(msgspec.Struct):
+class Maker(msgspec.Struct, dict=True):
     """Collects a bundle and its arguments."""
 
     symbolic: bool = True

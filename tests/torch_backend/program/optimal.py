@@ -129,7 +129,7 @@ def _blocks(
     ]
 
 
-class _OrderSearch(msgspec.Struct):
+class _OrderSearch(msgspec.Struct, dict=True):
     """Search of all orders of ``blocks``, cut where they cannot get below the best so far.
 
     ``heights``: top of the placed blocks at every operation. Together with the set of remaining
