@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import msgspec
@@ -108,7 +109,8 @@ class DeviceLocation(msgspec.Struct, frozen=True):
 Location = SourceLocation | JsonLocation | DeviceLocation
 
 
-class Finding(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """One diagnosis: a code of `spyre.codes.diagnostic_codes`, its location and its message."""
 
     code: str
@@ -136,6 +138,11 @@ class Finding(msgspec.Struct, frozen=True):
         if isinstance(source, SourceLocation) and (excerpt := source.excerpt()):
             lines.insert(places, excerpt)
         return "\n".join(lines)
+
+    @property
+    def as_warning(self) -> Finding:
+        """The same finding as a warning."""
+        return replace(self, severity=Severity.WARNING)
 
     @property
     def in_one_line(self) -> str:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from spyre import config, pytest_plugin
+from spyre import cache, pytest_plugin
 
 pytest.importorskip("torch")
 pytest_plugins = ["pytester"]
@@ -49,7 +49,7 @@ def test_reads_what_nobody_wrote():
 """
 
 
-KERNELS = config.cache_directory()
+KERNELS = cache.directory()
 """Directory of compiled kernels; an inner run has another home directory."""
 
 

@@ -215,7 +215,7 @@ def _argument_findings(bundle: Bundle, options: DiagnoseOptions) -> tuple[Findin
         try:
             findings += check_operation(bundle.operation(name))
         except SpyreError as error:
-            findings.append(replace(error.finding, severity=Severity.WARNING))
+            findings.append(error.finding.as_warning)
     try:
         arguments = read_arguments(bundle, dict(options.values))
         findings += arguments.findings

@@ -22,6 +22,7 @@ execute may be another, whose addresses show it.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -265,7 +266,7 @@ class Deviation(msgspec.Struct, frozen=True, eq=False):
         """The deviation as a finding for reports."""
         index = ", ".join(f"{d} {i}" for d, i in zip(self.dims, self.worst, strict=True))
         if self.suspicion is not None:
-            return replace(
+            return dataclasses.replace(
                 self.suspicion,
                 code="SPY622",
                 severity=Severity.ERROR,

@@ -40,7 +40,9 @@ def test_the_table(cli, examples):
 def test_json(kept):
     _, content = kept
     profile = content["profile"]
-    counted = {key: profile["totals"][key] for key in Counters.__slots__ if key != "executions"}
+    counted = {
+        key: profile["totals"][key] for key in Counters.__struct_fields__ if key != "executions"
+    }
     assert counted == {key: content["totals"][key] for key in counted}
     assert [row["op"] for row in profile["executes"]] == [e["op"] for e in content["executes"]]
     assert profile["totals"]["launches"] == 1

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from spyre.errors import Finding
@@ -45,15 +45,13 @@ def codes_by_test() -> dict[str, list[str]]:
 def recorded() -> Iterator[list[str]]:
     """Collect the text of every finding that this process makes within the block."""
     texts: list[str] = []
+    make = Finding.__init__
 
-    class RecordedFinding(Finding):
-        def __post_init__(self) -> None:
-            texts.append(steady(str(self)))
+    def made(self: Finding, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        texts.append(steady(str(self)))
 
-    with ExitStack() as patches:
-        for module in list(sys.modules.values()):
-            if getattr(module, "Finding", None) is Finding:
-                patches.enter_context(mock.patch.object(module, "Finding", RecordedFinding))
+    with mock.patch.object(Finding, "__init__", made):
         yield texts
 
 

@@ -52,8 +52,8 @@ def assert_sums(trace: TraceProcessor, totals: dict[str, Any], host_process: int
 
 def _assert_counters(trace: TraceProcessor, process: int, totals: dict[str, Any]) -> None:
     where = f"from span where pid = {process} and track"
-    (found,) = trace.query(f"select {sums_of(Counters.__slots__)} {where} = 'executes'")
-    assert found == {name: totals[name] for name in Counters.__slots__}
+    (found,) = trace.query(f"select {sums_of(Counters.__struct_fields__)} {where} = 'executes'")
+    assert found == {name: totals[name] for name in Counters.__struct_fields__}
     (cores,) = trace.query(f"select {sums_of(BYTES)} {where} like 'core %'")
     assert cores == {name: totals[name] for name in BYTES}
 

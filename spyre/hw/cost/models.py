@@ -127,7 +127,7 @@ class OperationTime(msgspec.Struct, frozen=True):
         return self.terms.bound
 
 
-class KernelTime(OperationTime, msgspec.Struct, frozen=True):
+class KernelTime(OperationTime, frozen=True):
     """Time of a kernel: its operations one after another, with the mean of their spreads."""
 
     operations: tuple[OperationTime, ...] = ()

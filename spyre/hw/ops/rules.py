@@ -13,7 +13,6 @@ from functools import partial
 from math import prod
 
 import numpy as np
-from msgspec.structs import replace
 
 from spyre.dtypes import decode_dl16
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
@@ -184,11 +183,8 @@ def find_faults(op: Operation) -> tuple[Finding, ...]:
     try:
         spec = require_op(op)
     except UnsupportedError as error:
-        return (replace(error.finding, severity=Severity.WARNING),)
-    return tuple(
-        replace(f, severity=Severity.WARNING) if f.code in NOT_SIMULATED else f
-        for f in _findings(op, spec)
-    )
+        return (error.finding.as_warning,)
+    return tuple(f.as_warning if f.code in NOT_SIMULATED else f for f in _findings(op, spec))
 
 
 def _findings(op: Operation, spec: OpDefinition) -> tuple[Finding, ...]:

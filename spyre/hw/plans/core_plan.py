@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
+from spyre.errors import Finding, JsonLocation, SdscError, UnsupportedError
 from spyre.hw.access import TensorAccess, make_access, require_plain, touched_bytes
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import FATAL, Family, OpDefinition, find_faults, require_op, require_rules
@@ -214,7 +214,7 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
     except UnsupportedError as error:
         if error.code == _IRREGULAR:
             return faults
-        return (*faults, replace(error.finding, severity=Severity.WARNING))
+        return (*faults, error.finding.as_warning)
     except SdscError as error:
         return (*faults, error.finding)
     return faults

@@ -42,10 +42,8 @@ class Operator(StrEnum):
         return self in (Operator.ADD, Operator.SUB)
 
 
-class AffineExpr:
+class AffineExpr(msgspec.Struct, frozen=True):
     """Base of the four kinds of expression; + - * // and % build bigger ones."""
-
-    __slots__ = ()
 
     def __add__(self, other: AffineExpr | int) -> AffineExpr:
         return AffineBinary(Operator.ADD, self, _expression(other))
@@ -82,7 +80,7 @@ class AffineExpr:
         return False
 
 
-class AffineConstant(AffineExpr, msgspec.Struct, frozen=True):
+class AffineConstant(AffineExpr, frozen=True):
     """An integer."""
 
     value: int
@@ -94,7 +92,7 @@ class AffineConstant(AffineExpr, msgspec.Struct, frozen=True):
         return str(self.value)
 
 
-class AffineDim(AffineExpr, msgspec.Struct, frozen=True):
+class AffineDim(AffineExpr, frozen=True):
     """Dimension operand number ``index``, printed ``d0``, ``d1``, …"""
 
     index: int
@@ -108,7 +106,7 @@ class AffineDim(AffineExpr, msgspec.Struct, frozen=True):
         return f"d{self.index}"
 
 
-class AffineSymbol(AffineExpr, msgspec.Struct, frozen=True):
+class AffineSymbol(AffineExpr, frozen=True):
     """Symbol operand number ``index``, printed ``s0``, ``s1``, …"""
 
     index: int
@@ -117,7 +115,7 @@ class AffineSymbol(AffineExpr, msgspec.Struct, frozen=True):
         return f"s{self.index}"
 
 
-class AffineBinary(AffineExpr, msgspec.Struct, frozen=True):
+class AffineBinary(AffineExpr, frozen=True):
     """``left operator right``. BundleError SPY124 if not affine, SPY125 for a division by ≤ 0."""
 
     operator: Operator

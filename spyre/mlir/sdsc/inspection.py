@@ -15,7 +15,6 @@ from functools import partial
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
 from spyre.mlir.operation import Indirection, Operation, Padding, Tensor
@@ -395,7 +394,7 @@ def inspect_sdsc(sdsc: Sdsc, file: str) -> Inspection:
     except SdscError as error:
         return _inspection([*findings, error.finding], None)
     except UnsupportedError as error:
-        warning = replace(error.finding, severity=Severity.WARNING)
+        warning = error.finding.as_warning
         return _inspection([*findings, warning], None)
     return _inspection(findings, operation)
 

@@ -312,6 +312,7 @@ _SOURCES = (
     "layout",
     "dtypes",
     "errors.py",
+    "records.py",
     "rules.py",
     "runtime/program",
     "runtime/spyrecode",

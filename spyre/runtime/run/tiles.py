@@ -14,7 +14,6 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -43,7 +42,7 @@ MOST_TRACED = 64
 """Kept traces of a session."""
 
 
-class TilePointer(PointerArgument, msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class TilePointer(PointerArgument, frozen=True, eq=False, kw_only=True):
     """A pointer argument with its memory. ``tensor`` None: memory that is only stored to."""
 
     places: tuple[TilePointer, ...] = ()

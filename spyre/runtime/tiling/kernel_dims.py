@@ -38,7 +38,7 @@ class SharedDim(msgspec.Struct, frozen=True):
     fixed: str = ""
 
 
-class ExpectedTensor(ArgumentSpec, msgspec.Struct, frozen=True):
+class ExpectedTensor(ArgumentSpec, frozen=True):
     """An argument as the kernel was compiled for it.
 
     ``dims``: the kernel's dim of every host dim, None where no operation walks it.

@@ -22,7 +22,7 @@ def test_sums_equal_the_counters(name, request):
     found = spyre.profile(result)
     spans = [e for e in modelled_events(found) if e["ph"] == "X"]
     executes = [s for s in spans if s["tid"] == EXECUTES.number]
-    sums = [sum(s["args"][key] for s in executes) for key in Counters.__slots__]
+    sums = [sum(s["args"][key] for s in executes) for key in Counters.__struct_fields__]
     assert sums == list(result.counters.values)
     assert sum(s["args"]["time_ns"] for s in executes) == pytest.approx(found.compute_ns)
     assert sum(s["dur"] for s in executes) * 1000 == pytest.approx(found.compute_ns, abs=1)

@@ -269,7 +269,7 @@ def gather(rows: int, table_rows: int) -> Built:
     return maker.done()
 
 
-class Staggered(Arg, msgspec.Struct, frozen=True):
+class Staggered(Arg, frozen=True):
     """float32 as dl16tofp32 leaves it: a stick's elements over two sticks."""
 
     @property
