@@ -7,10 +7,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
-from msgspec.structs import replace
 
 from qa.distributed_faults.rank import NO_FAULT, RANKS, TIMEOUT, Plan, Report, work
 

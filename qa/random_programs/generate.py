@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
-from msgspec.structs import replace
 
 from qa.random_programs.programs import (
     BOOL,

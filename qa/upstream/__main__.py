@@ -12,9 +12,8 @@ import os
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from qa.neighbour.__main__ import VARIABLE
 from qa.neighbour.runs import Choice, Outcome, Outcomes, run_file
