@@ -39,7 +39,7 @@ def find_directory(name: str = "") -> tuple[Path | None, str]:
             # Links are followed once: who may change one cannot exchange the directory later.
             directory = Path(os.path.realpath(place / name))
             if reason := other_writer(directory):
-                raise PermissionError(f"SPY405: {reason}")
+                raise PermissionError(reason)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(os.strerror(errno.EACCES))
             return directory, f"{'; '.join(refused)}: {place} is used" if refused else ""
@@ -52,7 +52,7 @@ def writable_directory(name: str) -> Path | None:
     """Return the directory of `find_directory`; one warning where it is not the one asked for."""
     found, reason = find_directory(name)
     if reason:
-        warn_once(f"SPY406: the cache {reason}; set {config.CACHE_DIR.name}")
+        warn_once(f"SPY405: the cache {reason}; set {config.CACHE_DIR.name}")
     return found
 
 
