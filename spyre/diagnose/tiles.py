@@ -241,17 +241,17 @@ def match_outputs(found: Sequence[Array], expected: Sequence[Array]) -> dict[int
 
     A kernel lists its outputs in the order in which it writes them, which may differ from the order
     of the function's results, and may have further ones for a backward pass. Each expected array is
-    assigned to the output of its shape that agrees with it best; arrays of other shapes are
-    assigned to the remaining outputs in order.
+    assigned to the output of its shape that agrees with it best, of equally good ones to that at
+    its own place; arrays of other shapes are assigned to the remaining outputs in order.
     """
     costs = sorted(
-        (int(ReferenceValue("", e).differs(f.astype(np.float64), e).sum()), k, number)
+        (int(ReferenceValue("", e).differs(f.astype(np.float64), e).sum()), k != number, k, number)
         for number, e in enumerate(expected)
         for k, f in enumerate(found)
         if f.shape == e.shape
     )
     matches: dict[int, int] = {}
-    for _, k, number in costs:
+    for _, _, k, number in costs:
         if k not in matches and number not in matches.values():
             matches[k] = number
     rest = [number for number in range(len(expected)) if number not in matches.values()]

@@ -20,17 +20,16 @@ from pathlib import Path
 
 from spyre import cache, config
 from spyre.cache import PACKAGE
-from spyre.hw import plan_table as tb
-from spyre.hw.kernels.machine_code import DRIVER as DRIVERS, TRANSFER, cache_directory, entry_of
+from spyre.hw.kernels.machine_code import DRIVER as DRIVERS, PLACES, cache_directory, entry_of
 from spyre.hw.kernels.progress import compile_progress
 from spyre.interrupts import interrupts
 
 DRIVER = "driver"
-_SECONDS = {"elementwise": 11.0, TRANSFER: 6.5, "reduction": 5.2, "matmul": 3.8, DRIVER: 3.0}
+_SECONDS = {"elementwise": 11.0, "transfer": 6.5, "reduction": 5.2, "matmul": 3.8, DRIVER: 3.0}
 _OTHER_SECONDS = 1.4
 """Processor time of a compilation, as measured once: of those that take long, and of any other."""
-JOBS = tuple(sorted((*tb.KERNELS, TRANSFER, DRIVER), key=lambda name: -_SECONDS.get(name, 0)))
-"""Names of all kernels, of the copies and of the driver of both; the longest compilations first."""
+JOBS = tuple(sorted({*PLACES, DRIVER}.difference(DRIVERS), key=lambda n: (-_SECONDS.get(n, 0), n)))
+"""Names of all kernels, of the copies and of the drivers; the longest compilations first."""
 _WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
 _POLL_SECONDS = 0.2
 """Longest delay of Ctrl-C."""
@@ -52,7 +51,7 @@ def can_be_compiled_elsewhere() -> bool:
 
 
 def is_kept() -> bool:
-    """Whether there is a disk cache."""
+    """Whether compiled kernels can be kept."""
     return cache_directory("spyre.hw.kernels.driver") is not None
 
 
