@@ -29,9 +29,7 @@ _TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 def find_directory(name: str = "") -> tuple[Path | None, str]:
-    """Return a directory of the cache, made if missing, from the first place that can be used, and
-    why that is not the place asked for. None where no place can be used.
-    """
+    """Return a directory of the first usable cache, None without one, and why others are not."""
     refused: list[str] = []
     for place in config.cache_directories():
         try:
@@ -39,7 +37,7 @@ def find_directory(name: str = "") -> tuple[Path | None, str]:
             # Links are followed once: who may change one cannot exchange the directory later.
             directory = Path(os.path.realpath(place / name))
             if reason := other_writer(directory):
-                raise PermissionError(f"SPY405: {reason}")
+                raise PermissionError(reason)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(os.strerror(errno.EACCES))
             return directory, f"{'; '.join(refused)}: {place} is used" if refused else ""
@@ -52,7 +50,7 @@ def writable_directory(name: str) -> Path | None:
     """Return the directory of `find_directory`; one warning where it is not the one asked for."""
     found, reason = find_directory(name)
     if reason:
-        warn_once(f"SPY406: the cache {reason}; set {config.CACHE_DIR.name}")
+        warn_once(f"SPY405: the cache {reason}; set {config.CACHE_DIR.name}")
     return found
 
 
@@ -74,15 +72,15 @@ def read_kept(path: str | os.PathLike[str]) -> bytes:
     return read_regular(path)
 
 
+@cache
+def warn_once(text: str) -> None:
+    """Warn of files of the cache, once per process."""
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
 def warn_uncached(reason: str) -> None:
     """Warn once per reason that files in the cache cannot be read or written."""
     warn_once(f"compiled kernels cannot be kept in {directory()} ({reason}): they compile again")
-
-
-@cache
-def warn_once(text: str) -> None:
-    """Warn once per process."""
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 # --- size -------------------------------------------------------------------------------------
@@ -94,9 +92,7 @@ MAX_KERNEL_BYTES = 1 << 30
 
 
 def kernel_directory(key: str) -> Path | None:
-    """Return the directory of compiled kernels, like `writable_directory`. An empty one replaces
-    the least recently used ones beyond `MAX_KERNEL_BYTES`.
-    """
+    """Like `writable_directory`; an empty one replaces the oldest beyond `MAX_KERNEL_BYTES`."""
     found = writable_directory(f"{KERNELS}{key}")
     if found is not None:
         with suppress(OSError):

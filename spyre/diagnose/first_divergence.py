@@ -14,10 +14,8 @@ execute that one of them names is the first wrong one:
    values, and no execute of the node computes one. Without an origin, its operation is the node.
 2. It copies, and reads a known value.
 3. Its origin, if it has one, has no known values, and it reads all operands of a value that no
-   execute computes, though one computes none of the operations that use it.
-
-Where it reads an operand that is no known value, or its node has further executes, the first wrong
-execute may be another, whose addresses show it.
+   execute computes, nor what uses it. An operand without a known value, or further executes of its
+   node, may be to blame, if addresses show it.
 """
 
 from __future__ import annotations
@@ -100,30 +98,18 @@ class ExecuteVerdict(msgspec.Struct, eq=False):
 def due_values(
     verdicts: Mapping[int, ExecuteVerdict], known: Sequence[ReferenceValue]
 ) -> list[Due]:
-    """The executes that should have computed a value and did not, in order, each with the last
-    execute that it may have left it to, and the likely values.
-    """
+    """Executes that should have computed a value, each with the last of its node and the values."""
     every = list(verdicts.values())
     computed = {value for verdict in every for value in verdict.results}
-    missing = [
-        value
-        for value in known
-        if value.makers and value not in computed and _is_needed(value, known, computed)
-    ]
+    rest = [value for value in known if value not in computed]
+    used = {operand for value in rest for _, operands in value.makers for operand in operands}
+    missing = [value for value in rest if value.makers and (value in used or not value.is_inner)]
     nodes = list(_nodes(every, known))
     named = {id(verdict) for members, _ in nodes for verdict in members}
     others = [verdict for verdict in every if id(verdict) not in named or not any(verdict.origin)]
     found = (*_of_nodes(nodes), *_of_copies(every), *_of_readers(others, missing))
     order = {id(verdict): k for k, verdict in enumerate(every)}
     return sorted(found, key=lambda due: order[id(due[0])])
-
-
-def _is_needed(
-    value: ReferenceValue, known: Sequence[ReferenceValue], computed: set[ReferenceValue]
-) -> bool:
-    """False for an inner value that only operations with a computed result use."""
-    users = [v for v in known if any(value in operands for _, operands in v.makers)]
-    return not value.is_inner or not users or not computed.issuperset(users)
 
 
 Due = tuple[ExecuteVerdict, ExecuteVerdict, Values]
@@ -489,12 +475,9 @@ class FirstDivergence(msgspec.Struct):
                 return
 
     def _look_at_addresses(self, verdict: ExecuteVerdict, until: Sequence[int]) -> None:
-        """Replace the deviation of ``verdict`` by its cause, if addresses of the executes ``until``
-        its value was due show one.
-        """
+        """Replace the deviation by its cause, if addresses of executes ``until`` it show one."""
         assert self.found is not None
-        # What runs too early reads no known value, nor does what reads at other addresses. Of
-        # several executes of a node, any may be wrong.
+        # What runs too early reads no known value, nor does what reads at other addresses.
         if () in verdict.reads or until[-1] != verdict.number:
             suspicion = _suspicion(self.executes, until[-1])
         else:

@@ -221,9 +221,7 @@ class ReferenceValue(msgspec.Struct, eq=False, dict=True):
         return Tolerance(TOLERANCE, self.atol, merged_nan=True)
 
     def differs(self, found: Array, expected: Array) -> BoolArray:
-        """True for elements of ``found`` that are not within the tolerance of ``expected``; of
-        integers, that differ.
-        """
+        """True for elements of ``found`` beyond the tolerance of ``expected`` (integers: none)."""
         if found.dtype.kind in "iu":
             return np.not_equal(found, expected)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -237,18 +235,17 @@ def match_outputs(found: Sequence[Array], expected: Sequence[Array]) -> dict[int
     """The expected array of each output of a run, by number of the output.
 
     A kernel lists its outputs in the order in which it writes them, which may differ from the order
-    of the function's results, and may have further ones for a backward pass. Each expected array is
-    assigned to the output of its shape that agrees with it best; arrays of other shapes are
-    assigned to the remaining outputs in order.
+    of the function's results, and may have further ones for a backward pass. Each array is assigned
+    to the output of its shape that agrees best (if several do, at its place), others in order.
     """
     costs = sorted(
-        (int(ReferenceValue("", e).differs(f.astype(np.float64), e).sum()), k, number)
+        (int(ReferenceValue("", e).differs(f.astype(np.float64), e).sum()), k != number, k, number)
         for number, e in enumerate(expected)
         for k, f in enumerate(found)
         if f.shape == e.shape
     )
     matches: dict[int, int] = {}
-    for _, k, number in costs:
+    for _, _, k, number in costs:
         if k not in matches and number not in matches.values():
             matches[k] = number
     rest = [number for number in range(len(expected)) if number not in matches.values()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -43,28 +44,35 @@ def codes_by_test() -> dict[str, list[str]]:
 
 @contextmanager
 def recorded() -> Iterator[list[str]]:
-    """Collect the text of every finding that this process makes within the block."""
+    """Collect the text of every finding and warning that this process makes within the block."""
     texts: list[str] = []
-    make = Finding.__init__
+    make, warn = Finding.__init__, warnings.warn
 
     def made(self: Finding, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         texts.append(steady(str(self)))
 
-    with mock.patch.object(Finding, "__init__", made):
+    def warned(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+        texts.append(steady(f"warning: {message}"))
+        warn(message, *args, **kwargs)
+
+    with (
+        mock.patch.object(Finding, "__init__", made),
+        mock.patch.object(warnings, "warn", warned),
+    ):
         yield texts
 
 
 def steady(text: str) -> str:
-    """``text`` without directories of this machine."""
-    return PLACES.sub("", text)
+    """``text`` without directories and users of this machine."""
+    return re.sub("spyre-cache-[0-9]+", "spyre-cache-1000", PLACES.sub("", text))
 
 
 def compare(codes: Iterable[str], texts: list[str], update: bool) -> None:
     """AssertionError if a code's example is not among the findings; ``update`` rewrites it."""
     for code in codes:
         if update and shown()[code]["text"] not in texts:
-            shown()[code]["text"] = next(t for t in texts if f"[{code}]" in t.split(":")[0])
+            shown()[code]["text"] = next(t for t in texts if code in t.split("\n")[0])
             FILE.write_text(toml_of(shown()), encoding="utf-8")
         assert shown()[code]["text"] in texts, f"the example of {code}: pytest --update-golden"
 

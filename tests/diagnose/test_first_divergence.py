@@ -23,6 +23,7 @@ from spyre.diagnose.first_divergence import Deviation
 from spyre.diagnose.tiles import (
     ReferenceValue,
     find_paths,
+    match_outputs,
     tile_layouts,
 )
 from spyre.errors import DeviceLocation
@@ -486,3 +487,11 @@ def test_tiles_of_a_value():
     begun = [(w, c) for w in tile_layouts(value, first.shape) for c in w.positions(first)]
     ways = find_paths(begun, (3,))
     assert [way.coords((3,), 2) for way in ways] == [(3, 2, 0)]
+
+
+def test_outputs_that_agree_equally_well_stay_in_their_order():
+    smallest, largest = np.float32([1, 2]), np.float32([3, 4])
+    matched = match_outputs([largest, largest], [smallest, largest])
+    assert [matched[0] is smallest, matched[1] is largest] == [True, True]
+    swapped = match_outputs([largest, smallest], [smallest, largest])
+    assert [swapped[0] is largest, swapped[1] is smallest] == [True, True]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from spyre.errors import LaunchError
+from spyre.frontend import activation
 from tests.torch_backend.processes import run_anew
 
 ROOT = Path(__file__).parents[2]
@@ -133,3 +135,16 @@ def test_what_cannot_be_had():
     ).splitlines()
     assert "SPY990" in unknown
     assert "SPY991" in missing
+
+
+def test_why_a_frontend_is_not_loaded(monkeypatch):
+    """In this process, whose device is this package's."""
+    monkeypatch.setenv("SPYRE_FRONTEND", "spire")
+    with pytest.raises(LaunchError, match=r"SPY990.*'spire'"):
+        activation.autoload()
+    monkeypatch.setitem(sys.modules, "torch_spyre", None)
+    with pytest.raises(LaunchError, match=r"SPY991.*not installed"):
+        activation._imported_package()
+    monkeypatch.setenv("SPYRE_FRONTEND", "torch-spyre")
+    with pytest.raises(LaunchError, match=r"SPY992(.|\n)*the device 'spyre'"):
+        activation.autoload()

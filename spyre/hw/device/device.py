@@ -528,7 +528,7 @@ def warm_program(
 
 
 def warm_kernels() -> tuple[str, ...]:
-    """Compile or load every kernel, the copies and the driver; return their names.
+    """Compile or load every kernel, the copies and the drivers; return their names.
 
     If compiled kernels can be cached, one process per CPU compiles some of them; this process loads
     them afterwards, and compiles those that failed.

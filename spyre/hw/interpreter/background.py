@@ -125,8 +125,7 @@ class BackgroundCompiler:
 
     def should_interpret(self, names: Collection[str], seconds: float) -> bool:
         """Start compiling missing kernels ``names`` in the background and return True if a program
-        that takes ``seconds`` should be interpreted until then. Without a disk cache, none is
-        compiled in the background.
+        that takes ``seconds`` should be interpreted until then, or as nothing can be kept.
 
         Returns False when all are loaded or on the disk, possibly after waiting for a background
         process, or when the caller should compile them itself.
@@ -138,8 +137,8 @@ class BackgroundCompiler:
         wanted = frozenset((*names, parallel_compile.DRIVER))
         is_small = seconds <= MAX_SECONDS and self.spent_seconds <= MAX_SECONDS_IN_ALL
         if not parallel_compile.can_be_compiled_elsewhere():
-            is_kept = parallel_compile.is_kept()
-            return is_small and not is_kept and bool(parallel_compile.missing_of(wanted))
+            is_kept = not is_small or parallel_compile.is_kept()
+            return not is_kept and bool(parallel_compile.missing_of(wanted))
         if is_small:
             with self._lock:
                 return self._are_compiling(wanted)

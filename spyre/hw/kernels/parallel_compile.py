@@ -21,16 +21,17 @@ from pathlib import Path
 from spyre import cache, config
 from spyre.cache import PACKAGE
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.machine_code import DRIVER as DRIVERS, TRANSFER, cache_directory, entry_of
+from spyre.hw.kernels.machine_code import DRIVER as DRIVERS, cache_directory, entry_of
 from spyre.hw.kernels.progress import compile_progress
 from spyre.interrupts import interrupts
 
 DRIVER = "driver"
-_SECONDS = {"elementwise": 11.0, TRANSFER: 6.5, "reduction": 5.2, "matmul": 3.8, DRIVER: 3.0}
+_SECONDS = {"elementwise": 11.0, "transfer": 6.5, "reduction": 5.2, "matmul": 3.8}
+_SECONDS |= {DRIVER: 3.0, "checked_driver.drive_checked": 3.0}
 _OTHER_SECONDS = 1.4
 """Processor time of a compilation, as measured once: of those that take long, and of any other."""
-JOBS = tuple(sorted((*tb.KERNELS, TRANSFER, DRIVER), key=lambda name: -_SECONDS.get(name, 0)))
-"""Names of all kernels, of the copies and of the driver of both; the longest compilations first."""
+JOBS = tuple(sorted({*tb.KERNELS, *_SECONDS}, key=lambda name: (-_SECONDS.get(name, 0), name)))
+"""Names of all kernels, of the copies and of the drivers; the longest compilations first."""
 _WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
 _POLL_SECONDS = 0.2
 """Longest delay of Ctrl-C."""
@@ -45,14 +46,12 @@ def compile_driver() -> None:
 
 
 def can_be_compiled_elsewhere() -> bool:
-    """True if worker processes can be used: there is a disk cache, and `sys.executable` is Python.
-    In a program that embeds Python it would start the program again.
-    """
+    """True with a disk cache, if `sys.executable` is Python, not a program that embeds it."""
     return is_kept() and Path(sys.executable or "").name.startswith("python")
 
 
 def is_kept() -> bool:
-    """Whether there is a disk cache."""
+    """Whether compiled kernels can be kept."""
     return cache_directory("spyre.hw.kernels.driver") is not None
 
 

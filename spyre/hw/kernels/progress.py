@@ -125,7 +125,8 @@ class CompileProgress:
         left = self._left(now)
         rest = f", about {left:.0f} s left" if left >= 1 else ""
         number = f"{self._done + 1} of {len(self._begins) - 1}"
-        return f"compiling kernels: {number} ({self._name}), {seconds}{rest}"
+        name = self._name.partition(".")[0].replace("_", " ")
+        return f"compiling kernels: {number} ({name}), {seconds}{rest}"
 
     def _left(self, now: float) -> float:
         """Return the seconds until all are compiled, if this machine stays as slow as until now."""

@@ -153,3 +153,13 @@ def test_an_interrupt_ends_the_processes(
     with interruptible(), pytest.raises(KeyboardInterrupt):
         list(parallel_compile.compiled_elsewhere(parallel_compile.JOBS))
     assert [process.returncode for process in two] == [-signal.SIGKILL] * 2
+
+
+def test_a_job_for_every_function_that_runs_programs() -> None:
+    """After `spyre warm` a sanitized or watched run compiles nothing either."""
+    jobs = {
+        each
+        for name in parallel_compile.JOBS
+        for each in (machine_code.DRIVER if name == "driver" else (name,))
+    }
+    assert jobs == set(machine_code.PLACES)

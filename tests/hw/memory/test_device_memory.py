@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import given, strategies as st
 from spyre.errors import DeviceOutOfMemory, LaunchError
 from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import Allocation, Binding
-from spyre.hw.memory.device_memory import DeviceMemory
+from spyre.hw.memory.device_memory import DeviceMemory, reserve
 from spyre.hw.memory.regions import TENSOR_REGIONS, RegionAllocator
 from spyre.hw.spec import (
     CORES,
@@ -194,6 +195,15 @@ def test_out_of_device_memory():
         allocator.allocate(1)
     with pytest.raises(LaunchError, match="SPY360"):
         allocator.free(64)
+
+
+def test_a_host_that_refuses_address_space(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object, **flags: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(DeviceOutOfMemory, match=r"SPY402(.|\n)*128 GiB of address space"):
+        reserve(128 << 30)
 
 
 @pytest.mark.parametrize(

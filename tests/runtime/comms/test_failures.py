@@ -26,7 +26,7 @@ from spyre.runtime.comms import (
     agree_on_name,
 )
 from spyre.runtime.comms.memory import join_processes, started_at
-from spyre.runtime.comms.transport import Outbox
+from spyre.runtime.comms.transport import Outbox, check_size
 from tests.runtime.comms.ranks import Mailboxes, ThreadStore, one_row, raised, run_ranks
 
 KINDS = ["threads", "messages"]
@@ -387,3 +387,9 @@ def test_a_killed_or_stopped_process_ends_the_others(start_ranks, sign, code):
     # the first one to notice tells the other
     assert codes <= {code, "SPY957"}
     assert code in codes
+
+
+def test_a_group_has_at_most_64_ranks():
+    check_size(64)
+    with pytest.raises(CollectiveError, match=r"SPY959(.|\n)*at most 64(.|\n)*65"):
+        check_size(65)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from examples.workflows.compiled_example import compiled
 from spyre import FlexDevice, launch_kernel, prepare_kernel
 from spyre.config import VARIABLES
+from spyre.errors import LaunchError, SpyreError
+from spyre.runtime.flex.steps import JobPlan
+from spyre.runtime.spyrecode import compile_directory
 
 GOLDEN = Path(__file__).parent / "golden"
 WORKFLOWS = (
@@ -143,3 +149,36 @@ def test_policies(run):
     copy = "dma     stream 2  cb 8 dma to device x"
     assert re.search(rf"^ *{matmul} - \d+ +{copy}$", text, re.MULTILINE)
     assert re.search(rf"^ *0 - \d+ +{copy}$", text, re.MULTILINE)
+
+
+def larger_correction(code: dict[str, Any]) -> None:
+    code["JobPreparationPlan"][0]["properties"]["size"] = "2944"
+    for command in code["JobExecPlan"][:2]:
+        command["properties"]["size"] = "256"
+
+
+def no_correction(code: dict[str, Any]) -> None:
+    del code["JobExecPlan"][:2]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (larger_correction, r"SPY884(.|\n)*128 bytes for 2 symbols(.|\n)*256 bytes"),
+        (no_correction, r"SPY885(.|\n)*ComputeOnHost, DataTransfer, ComputeOnDevice"),
+    ],
+    ids=["SPY884", "SPY885"],
+)
+def test_an_execution_plan_that_contradicts_the_program(tmp_path, change, error):
+    compile_directory(shutil.copytree("examples/softmax", tmp_path / "softmax"))
+    file = tmp_path / "softmax" / "spyreCodeDir" / "spyrecode.json"
+    code = json.loads(file.read_text())
+    change(code)
+    file.write_text(json.dumps(code))
+    with pytest.raises(SpyreError, match=error):
+        prepare_kernel(tmp_path / "softmax")
+
+
+def test_a_plan_has_steps():
+    with pytest.raises(LaunchError, match=r"SPY876.*nothing"):
+        JobPlan("nothing", ())

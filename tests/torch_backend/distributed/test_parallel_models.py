@@ -23,6 +23,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from spyre.errors import UnsupportedError
 from spyre.torch_backend.distributed import compat
 from tests.torch_backend.distributed.ranks import mesh_of, run_ranks
 from tests.torch_backend.processes import run
@@ -255,6 +256,12 @@ def test_random_numbers_of_compiled_dtensors_are_refused():
             noisy(x)
 
     run_ranks(2, body)
+
+
+def test_random_numbers_are_refused_before_any_is_drawn(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(UnsupportedError, match="SPY979"), compat._shard_random(None, None):
+        pass
 
 
 def test_a_model_decodes_the_same_tokens_on_two_cards():
