@@ -188,12 +188,23 @@ def trace_product(site: Site) -> None:
             for tile in (left, right)
         )
     names = ((*batch, "m", "k"), (*batch, "k", "n"), (*batch, "m", "n"))
-    target = site.rows(type_.extents, type_.element)
-    operands = [
-        Operand(tile, dims, single) for tile, dims in zip((left, right, target), names, strict=True)
-    ]
     extents = {**dict(zip(names[0], left.shape, strict=True)), "n": right.shape[-1]}
-    site.emit(PRODUCT, operands[:2], operands[2], extents, "n")
-    if not start.is_empty and start.value != 0.0:
-        target = site.pointwise("add", [start, target], type_.extents, target)
-    site.bind(target)
+    memories = [pointer.shared or name for name, pointer in site.tracer.pointers.items()]
+    memories += ["constants", "reserved", "scratchpads"]  # by the numbers of owners
+    for tile in (left, right, start):
+        site.keep(tile, site.until)
+
+    def compute(target: DataTile | None) -> DataTile:
+        is_whole = start.is_empty or start.value == 0.0
+        used = [memories[tile.owner] for tile in (left, right)]
+        fits = target is not None and memories[target.owner] not in used
+        if target is None or not (is_whole and fits and target.lane_dim == rank - 1):
+            target = site.rows(type_.extents, type_.element)
+        operands = [
+            Operand(tile, dims, single)
+            for tile, dims in zip((left, right, target), names, strict=True)
+        ]
+        site.emit(PRODUCT, operands[:2], operands[2], extents, "n")
+        return target if is_whole else site.pointwise("add", [start, target], target.shape, target)
+
+    site.bind_computed(compute)

@@ -68,7 +68,7 @@ class PointerArgument:
 
     ``address``: byte at which the program expects them, in the scratchpad of ``tile`` or in device
     memory; None for an argument of the function. ``places``: memory of the launch one behind the
-    other, whose bytes are the elements then.
+    other, whose bytes are the elements then. ``shared``: the argument whose memory it is.
     """
 
     name: str
@@ -77,6 +77,7 @@ class PointerArgument:
     address: int | None = None
     tile: int | None = None
     places: tuple[PointerArgument, ...] = ()
+    shared: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -556,7 +557,9 @@ class Site:
         """Copy a value to its place."""
         if tile.begins_as(target) and tile.differs(target):
             tile = self.copied(tile, self.now)
-        if tile.varies and tile.stick != target.stick:
+        lanes = target.stick
+        is_single = tile.stick is None and lanes is not None and not tile.pitches[lanes]
+        if tile.varies and tile.stick != lanes and not is_single:
             self.move(tile, target)
         else:
             self.pointwise("identity", [tile], target.shape, target)
