@@ -200,11 +200,9 @@ def trace_product(site: Site) -> None:
         fits = target is not None and memories[target.owner] not in used
         if target is None or not (is_whole and fits and target.lane_dim == rank - 1):
             target = site.rows(type_.extents, type_.element)
-        operands = [
-            Operand(tile, dims, single)
-            for tile, dims in zip((left, right, target), names, strict=True)
-        ]
-        site.emit(PRODUCT, operands[:2], operands[2], extents, "n")
+        pairs = zip((left, right, target), names, strict=True)
+        *factors, output = (Operand(*pair, single) for pair in pairs)
+        site.emit(PRODUCT, factors, output, extents, "n")
         return target if is_whole else site.pointwise("add", [start, target], target.shape, target)
 
     site.bind_computed(compute)
