@@ -135,8 +135,10 @@ def trace_elements(site: Site) -> None:
     site.bind(whole)
 
 
-def reduced(site: Site, combiner: str, tile: DataTile, dims: Shape) -> DataTile:
-    """``tile`` without ``dims``, folded."""
+def reduced(
+    site: Site, combiner: str, tile: DataTile, dims: Shape, place: DataTile | None = None
+) -> DataTile:
+    """``tile`` without ``dims``, folded; in ``place`` if it can be written there."""
     is_whole = all(p or n == 1 for p, n in zip(tile.pitches, tile.shape, strict=True))
     if tile.stick is None or not is_whole:
         tile = site.copied(tile, site.now)
@@ -145,7 +147,9 @@ def reduced(site: Site, combiner: str, tile: DataTile, dims: Shape) -> DataTile:
     padded = -(-size // tile.lanes) * tile.lanes
     kept = [d for d in range(len(tile.shape)) if d not in dims]
     shape = tuple(tile.shape[d] for d in kept)
-    target = site.slot(shape, tile.element, kept.index(stick) if stick in kept else None)
+    own = kept.index(stick) if stick in kept else None
+    fits = place is not None and place.stick == own and site.is_apart(place, [tile])
+    target = place if place and fits else site.slot(shape, tile.element, own)
     further: dict[str, Any] = {}
     if stick in dims and padded > size:
         bits = int(np.float32(IDENTITIES[combiner]).view(np.int32))
@@ -189,15 +193,12 @@ def trace_product(site: Site) -> None:
         )
     names = ((*batch, "m", "k"), (*batch, "k", "n"), (*batch, "m", "n"))
     extents = {**dict(zip(names[0], left.shape, strict=True)), "n": right.shape[-1]}
-    memories = [pointer.shared or name for name, pointer in site.tracer.pointers.items()]
-    memories += ["constants", "reserved", "scratchpads"]  # by the numbers of owners
     for tile in (left, right, start):
         site.keep(tile, site.until)
 
     def compute(target: DataTile | None) -> DataTile:
         is_whole = start.is_empty or start.value == 0.0
-        used = [memories[tile.owner] for tile in (left, right)]
-        fits = target is not None and memories[target.owner] not in used
+        fits = target is not None and site.is_apart(target, (left, right))
         if target is None or not (is_whole and fits and target.lane_dim == rank - 1):
             target = site.rows(type_.extents, type_.element)
         pairs = zip((left, right, target), names, strict=True)

@@ -8,6 +8,7 @@ of the fold, like the body of a loop that carries its results.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -177,19 +178,53 @@ def _reduction(
     if not folds or not is_float or any(engine not in REDUCTIONS for engine, _ in folds):
         _stepwise(site, seen, shape, summed, orders, folds if not regions else [])
         return
-    for k, ((engine, _), value, order) in enumerate(zip(folds, made, orders, strict=True)):
-        source = site.as_tile(value, shape)
-        present = [  # the total does not vary with dims that the source does not
-            d for d, size in enumerate(shape) if source.pitches[d] or size == 1 or d in summed
-        ]
-        total = reduced(site, engine, source.permuted(present), tuple(map(present.index, summed)))
-        places = [order.index(d) for d in present if d not in summed]
-        total = total.over(tuple(shape[d] for d in order), places)
-        start = site.tile(fields["outs"][k], total.shape)
-        if not start.is_empty and start.value != IDENTITIES[engine]:
-            place = total if len(present) == len(shape) else None
-            total = site.pointwise(engine, [start, total], total.shape, place)
-        site.bind(total, site.op.results[k])
+    sources = [site.as_tile(value, shape) for value in made]
+    for source in sources:
+        site.keep(source, site.until)
+    if len(folds) == 1:
+        (fold,), (source,), (order,) = folds, sources, orders
+        site.bind_computed(lambda target: _total(site, 0, fold[0], source, summed, order, target))
+        return
+    for k, ((engine, _), source, order) in enumerate(zip(folds, sources, orders, strict=True)):
+        site.bind(_total(site, k, engine, source, summed, order), site.op.results[k])
+
+
+def _total(
+    site: Site,
+    number: int,
+    engine: str,
+    source: DataTile,
+    summed: Sequence[int],
+    order: Shape,
+    target: DataTile | None = None,
+) -> DataTile:
+    """An output: its start and the dims ``summed`` of ``source``, folded; into ``target``, whose
+    one stick a total fills, if it can be written there.
+    """
+    shape = source.shape
+    present = [  # the total does not vary with dims that the source does not
+        d for d, size in enumerate(shape) if source.pitches[d] or size == 1 or d in summed
+    ]
+    places = [order.index(d) for d in present if d not in summed]
+    extents = tuple(shape[d] for d in order)
+    start = site.tile(site.op.fields["outs"][number], extents)
+    is_whole, place = start.is_empty or start.value == IDENTITIES[engine], None
+    if target is not None and is_whole:
+        others = [k for k in range(len(order)) if k not in places]
+        if not others or (others == [target.stick] and extents[others[0]] == target.lanes):
+            stick = None if others or target.stick is None else places.index(target.stick)
+            pitches = tuple(target.pitches[k] for k in places)
+            kept = tuple(extents[k] for k in places)
+            place = replace(target, shape=kept, pitches=pitches, stick=stick)
+    axes = tuple(map(present.index, summed))
+    total = reduced(site, engine, source.permuted(present), axes, place)
+    if total is place and target is not None:
+        return target
+    total = total.over(extents, places)
+    if is_whole:
+        return total
+    own = total if len(present) == len(shape) else None
+    return site.pointwise(engine, [start, total], total.shape, own)
 
 
 def _folds(region: Region, n_inputs: int) -> tuple[list[Fold], list[TileOp]] | None:

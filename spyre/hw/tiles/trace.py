@@ -389,6 +389,17 @@ class Site:
         waits = self.is_only_used_by("ktdp.store")
         self.bind(compute if waits else compute(self.tracer.targets.get(self.op.results[0])))
 
+    def is_apart(self, target: DataTile, tiles: Tiles) -> bool:
+        """True if none of ``tiles`` is in the memory of ``target``."""
+        pointers = self.tracer.pointers.items()
+        names = [
+            *(pointer.shared or name for name, pointer in pointers),
+            "constants",
+            "reserved",
+            "",
+        ]
+        return names[target.owner] not in [names[tile.owner] for tile in tiles]
+
     def is_only_used_by(self, user: str = "") -> bool:
         """True if the one use of the result is in its block, by ``user`` or any operation without a
         block, and only numbers are computed in between (or nothing is stored).
