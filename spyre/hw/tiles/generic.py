@@ -8,7 +8,6 @@ of the fold, like the body of a loop that carries its results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,7 +17,7 @@ from spyre.hw.tiles.control import in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, reduced
 from spyre.hw.tiles.elementwise import combined
 from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import DataTile, Number, Shape, Value
+from spyre.hw.tiles.values import DataTile, Number, Shape, Tiles, Value
 from spyre.mlir.program import INTEGERS, AffineDim, AffineMap, fold, slope_along
 from spyre.mlir.tiles import FLOATS, Region, TileOp, operation_rows
 
@@ -178,53 +177,49 @@ def _reduction(
     if not folds or not is_float or any(engine not in REDUCTIONS for engine, _ in folds):
         _stepwise(site, seen, shape, summed, orders, folds if not regions else [])
         return
-    sources = [site.as_tile(value, shape) for value in made]
-    for source in sources:
-        site.keep(source, site.until)
-    if len(folds) == 1:
-        (fold,), (source,), (order,) = folds, sources, orders
-        site.bind_computed(lambda target: _total(site, 0, fold[0], source, summed, order, target))
-        return
-    for k, ((engine, _), source, order) in enumerate(zip(folds, sources, orders, strict=True)):
-        site.bind(_total(site, k, engine, source, summed, order), site.op.results[k])
+    _totals(site, folds, [site.as_tile(value, shape) for value in made], summed, orders)
 
 
-def _total(
+def _totals(
     site: Site,
-    number: int,
-    engine: str,
-    source: DataTile,
+    folds: Sequence[Fold],
+    sources: Tiles,
     summed: Sequence[int],
-    order: Shape,
-    target: DataTile | None = None,
-) -> DataTile:
-    """An output: its start and the dims ``summed`` of ``source``, folded; into ``target``, whose
-    one stick a total fills, if it can be written there.
-    """
-    shape = source.shape
-    present = [  # the total does not vary with dims that the source does not
-        d for d, size in enumerate(shape) if source.pitches[d] or size == 1 or d in summed
-    ]
-    places = [order.index(d) for d in present if d not in summed]
-    extents = tuple(shape[d] for d in order)
-    start = site.tile(site.op.fields["outs"][number], extents)
-    is_whole, place = start.is_empty or start.value == IDENTITIES[engine], None
-    if target is not None and is_whole:
+    orders: Sequence[Shape],
+) -> None:
+    """Fold the dims ``summed`` of each of ``sources`` by an operation of the engine."""
+    shape, outs = sources[0].shape, zip(site.op.fields["outs"], orders, strict=True)
+    starts = [site.tile(name, tuple(shape[d] for d in order)) for name, order in outs]
+
+    def total(number: int, target: DataTile | None = None) -> DataTile:
+        """An output, in ``target`` if it can be written there: a total fills one stick of it."""
+        engine, source, order = folds[number][0], sources[number], orders[number]
+        present = [  # the total does not vary with dims that the source does not
+            d for d, size in enumerate(shape) if source.pitches[d] or size == 1 or d in summed
+        ]
+        places = [order.index(d) for d in present if d not in summed]
+        extents, start, place = tuple(shape[d] for d in order), starts[number], None
+        is_whole = start.is_empty or start.value == IDENTITIES[engine]
         others = [k for k in range(len(order)) if k not in places]
-        if not others or (others == [target.stick] and extents[others[0]] == target.lanes):
-            stick = None if others or target.stick is None else places.index(target.stick)
-            pitches = tuple(target.pitches[k] for k in places)
-            kept = tuple(extents[k] for k in places)
-            place = replace(target, shape=kept, pitches=pitches, stick=stick)
-    axes = tuple(map(present.index, summed))
-    total = reduced(site, engine, source.permuted(present), axes, place)
-    if total is place and target is not None:
-        return target
-    total = total.over(extents, places)
-    if is_whole:
-        return total
-    own = total if len(present) == len(shape) else None
-    return site.pointwise(engine, [start, total], total.shape, own)
+        if target is not None and is_whole and others in ([], [target.stick]):
+            is_filled = all(extents[k] == target.lanes for k in others)
+            place = target.without(others) if is_filled else None
+        axes = tuple(map(present.index, summed))
+        own = reduced(site, engine, source.permuted(present), axes, place)
+        if target is not None and own is place:
+            return target
+        whole = own.over(extents, places)
+        if is_whole:
+            return whole
+        return site.pointwise(engine, [start, whole], extents, None if others else whole)
+
+    if len(folds) == 1:
+        for tile in (*sources, *starts):
+            site.keep(tile, site.until)
+        site.bind_computed(lambda target: total(0, target))
+        return
+    for k, name in enumerate(site.op.results):
+        site.bind(total(k), name)
 
 
 def _folds(region: Region, n_inputs: int) -> tuple[list[Fold], list[TileOp]] | None:
