@@ -64,6 +64,7 @@ class KtirFunction:
         pointers: dict[str, TilePointer] = {}
         numbers: dict[str, float] = {}
         memory: list[torch.Tensor] = []
+        owners: dict[int, str] = {}
         stored: list[tuple[torch.Tensor, torch.Tensor]] = []
         for argument, value in zip(arguments, values, strict=True):
             name, kind = argument.name, type(value).__name__
@@ -80,7 +81,8 @@ class KtirFunction:
             if used is not value and argument.is_stored:
                 stored.append((value, used))
             memory.append(used)
-            pointers[name] = TilePointer.of(name, (count,), name_of(value.dtype))
+            shared = owners.setdefault(used.untyped_storage().data_ptr(), name)
+            pointers[name] = TilePointer.of(name, (count,), name_of(value.dtype), shared=shared)
         self._launch(pointers, numbers, memory)
         for tensor, used in stored:
             tensor.copy_(used.view(tensor.shape))

@@ -40,6 +40,34 @@ def test_a_number_among_the_arguments():
     torch.testing.assert_close(c.cpu().float(), expected, rtol=0.02, atol=0.2)
 
 
+def test_a_product_into_the_memory_of_a_factor():
+    """It is stored once all of it is computed."""
+    box = "affine_set<(a, b) : (a >= 0, -a + 63 >= 0, b >= 0, -b + 63 >= 0)>"
+    lines = ["%c = arith.constant 0 : index", "%e = tensor.empty() : tensor<64x64xf16>"]
+    for name in "xyz":
+        lines += [
+            f"%v{name} = ktdp.construct_memory_view %{name}, sizes: [64, 64], strides: [64, 1] "
+            "{memory_space = #ktdp.memory_space<global>} : memref<64x64xf16>",
+            f"%t{name} = ktdp.construct_access_tile %v{name}[%c, %c] {{access_tile_set = {box}}} "
+            ": memref<64x64xf16> -> !ktdp.access_tile<64x64xindex>",
+        ]
+    tile = "tensor<64x64xf16>"
+    lines += [f"%{n}0 = ktdp.load %t{n} : !ktdp.access_tile<64x64xindex> -> {tile}" for n in "xy"]
+    lines += [
+        f"%r = linalg.matmul ins(%x0, %y0 : {tile}, {tile}) outs(%e : {tile}) -> {tile}",
+        f"ktdp.store %r, %tz : {tile}, !ktdp.access_tile<64x64xindex>",
+        "return",
+    ]
+    body = "\n".join(lines)
+    text = f"func.func @f(%x: index, %y: index, %z: index) {{\n{body}\n}}\n"
+    x, y = halves(64, 64), halves(64, 64, seed=1)
+    for target in (torch.zeros(64, 64).half(), None):
+        given = [x.to("spyre"), y.to("spyre")]
+        z = target.to("spyre") if target is not None else given[0]
+        torch.spyre.ktir(text)(*given, z)
+        torch.testing.assert_close(z.cpu().float(), x.float() @ y.float(), rtol=0.02, atol=0.2)
+
+
 def test_device_memory_as_it_is():
     """A view of the shape of device memory sees the sticks, as an emitter's text does."""
     bounds = ", ".join(f"d{k} >= 0, -d{k} + {n - 1} >= 0" for k, n in enumerate((4, 8, 64)))

@@ -135,8 +135,10 @@ def trace_elements(site: Site) -> None:
     site.bind(whole)
 
 
-def reduced(site: Site, combiner: str, tile: DataTile, dims: Shape) -> DataTile:
-    """``tile`` without ``dims``, folded."""
+def reduced(
+    site: Site, combiner: str, tile: DataTile, dims: Shape, place: DataTile | None = None
+) -> DataTile:
+    """``tile`` without ``dims``, folded; in ``place`` if it can be written there."""
     is_whole = all(p or n == 1 for p, n in zip(tile.pitches, tile.shape, strict=True))
     if tile.stick is None or not is_whole:
         tile = site.copied(tile, site.now)
@@ -145,7 +147,9 @@ def reduced(site: Site, combiner: str, tile: DataTile, dims: Shape) -> DataTile:
     padded = -(-size // tile.lanes) * tile.lanes
     kept = [d for d in range(len(tile.shape)) if d not in dims]
     shape = tuple(tile.shape[d] for d in kept)
-    target = site.slot(shape, tile.element, kept.index(stick) if stick in kept else None)
+    own = kept.index(stick) if stick in kept else None
+    fits = place is not None and place.stick == own and site.is_apart(place, [tile])
+    target = place if place and fits else site.slot(shape, tile.element, own)
     further: dict[str, Any] = {}
     if stick in dims and padded > size:
         bits = int(np.float32(IDENTITIES[combiner]).view(np.int32))
@@ -188,12 +192,18 @@ def trace_product(site: Site) -> None:
             for tile in (left, right)
         )
     names = ((*batch, "m", "k"), (*batch, "k", "n"), (*batch, "m", "n"))
-    target = site.rows(type_.extents, type_.element)
-    operands = [
-        Operand(tile, dims, single) for tile, dims in zip((left, right, target), names, strict=True)
-    ]
     extents = {**dict(zip(names[0], left.shape, strict=True)), "n": right.shape[-1]}
-    site.emit(PRODUCT, operands[:2], operands[2], extents, "n")
-    if not start.is_empty and start.value != 0.0:
-        target = site.pointwise("add", [start, target], type_.extents, target)
-    site.bind(target)
+    for tile in (left, right, start):
+        site.keep(tile, site.until)
+
+    def compute(target: DataTile | None) -> DataTile:
+        is_whole = start.is_empty or start.value == 0.0
+        fits = target is not None and site.is_apart(target, (left, right))
+        if target is None or not (is_whole and fits and target.lane_dim == rank - 1):
+            target = site.rows(type_.extents, type_.element)
+        pairs = zip((left, right, target), names, strict=True)
+        *factors, output = (Operand(*pair, single) for pair in pairs)
+        site.emit(PRODUCT, factors, output, extents, "n")
+        return target if is_whole else site.pointwise("add", [start, target], target.shape, target)
+
+    site.bind_computed(compute)

@@ -20,7 +20,6 @@ from spyre.hw.tiles.numbers import (
     FLOAT_OPERATIONS,
     INTEGER_OPERATIONS,
     comparison,
-    float_operation,
     integer_operation,
     signed_as,
 )
@@ -90,7 +89,9 @@ def _on_numbers(site: Site, values: Sequence[Any]) -> Number:
             _check_divisor(site, arrays[1].reshape(*arrays[1].shape[:2], -1) == 0)
         result = integer_operation(name, arrays[0], arrays[1], kind)
     elif name in FLOAT_OPERATIONS:
-        result = site.rounded(float_operation(name, *arrays), kind)
+        with np.errstate(all="ignore"):
+            exact = FLOAT_OPERATIONS[name](*(np.asarray(x, np.float64) for x in arrays))
+        result = site.rounded(exact, kind)
     else:
         site.refuse("this function of a number", "functions of arith and math")
     if len(origins) > 1 or (origins and name not in ADDRESS_ARITHMETIC):
@@ -300,14 +301,11 @@ def _power(x: FormulaTerm, y: FormulaTerm) -> FormulaTerm:
     return y.of("equal", 0.0).of("where3", y * 0.0 + 1.0, size * sign)
 
 
-_EPSILON = 1e-5
-
-
 def _layernormscale(mean: FormulaTerm, *squares: FormulaTerm) -> FormulaTerm:
     """The reciprocal of the standard deviation, by the means of x and of its square."""
     if not squares:
         mean.site.refuse("a pair of means in one value", "%mean squares %squares")
-    return (squares[0] - mean * mean + _EPSILON).of("rsqrt")
+    return (squares[0] - mean * mean + 1e-5).of("rsqrt")
 
 
 FORMULAS: Mapping[str, Callable[..., FormulaTerm]] = {

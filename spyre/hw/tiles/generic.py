@@ -17,7 +17,7 @@ from spyre.hw.tiles.control import in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, reduced
 from spyre.hw.tiles.elementwise import combined
 from spyre.hw.tiles.trace import Site
-from spyre.hw.tiles.values import DataTile, Number, Shape, Value
+from spyre.hw.tiles.values import DataTile, Number, Shape, Tiles, Value
 from spyre.mlir.program import INTEGERS, AffineDim, AffineMap, fold, slope_along
 from spyre.mlir.tiles import FLOATS, Region, TileOp, operation_rows
 
@@ -177,19 +177,49 @@ def _reduction(
     if not folds or not is_float or any(engine not in REDUCTIONS for engine, _ in folds):
         _stepwise(site, seen, shape, summed, orders, folds if not regions else [])
         return
-    for k, ((engine, _), value, order) in enumerate(zip(folds, made, orders, strict=True)):
-        source = site.as_tile(value, shape)
+    _totals(site, folds, [site.as_tile(value, shape) for value in made], summed, orders)
+
+
+def _totals(
+    site: Site,
+    folds: Sequence[Fold],
+    sources: Tiles,
+    summed: Sequence[int],
+    orders: Sequence[Shape],
+) -> None:
+    """Fold the dims ``summed`` of each of ``sources`` by an operation of the engine."""
+    shape, outs = sources[0].shape, zip(site.op.fields["outs"], orders, strict=True)
+    starts = [site.tile(name, tuple(shape[d] for d in order)) for name, order in outs]
+
+    def total(number: int, target: DataTile | None = None) -> DataTile:
+        """An output, in ``target`` if it can be written there: a total fills one stick of it."""
+        engine, source, order = folds[number][0], sources[number], orders[number]
         present = [  # the total does not vary with dims that the source does not
             d for d, size in enumerate(shape) if source.pitches[d] or size == 1 or d in summed
         ]
-        total = reduced(site, engine, source.permuted(present), tuple(map(present.index, summed)))
         places = [order.index(d) for d in present if d not in summed]
-        total = total.over(tuple(shape[d] for d in order), places)
-        start = site.tile(fields["outs"][k], total.shape)
-        if not start.is_empty and start.value != IDENTITIES[engine]:
-            place = total if len(present) == len(shape) else None
-            total = site.pointwise(engine, [start, total], total.shape, place)
-        site.bind(total, site.op.results[k])
+        extents, start, place = tuple(shape[d] for d in order), starts[number], None
+        is_whole = start.is_empty or start.value == IDENTITIES[engine]
+        others = [k for k in range(len(order)) if k not in places]
+        if target is not None and is_whole and others in ([], [target.stick]):
+            is_filled = all(extents[k] == target.lanes for k in others)
+            place = target.without(others) if is_filled else None
+        axes = tuple(map(present.index, summed))
+        own = reduced(site, engine, source.permuted(present), axes, place)
+        if target is not None and own is place:
+            return target
+        whole = own.over(extents, places)
+        if is_whole:
+            return whole
+        return site.pointwise(engine, [start, whole], extents, None if others else whole)
+
+    if len(folds) == 1:
+        for tile in (*sources, *starts):
+            site.keep(tile, site.until)
+        site.bind_computed(lambda target: total(0, target))
+        return
+    for k, name in enumerate(site.op.results):
+        site.bind(total(k), name)
 
 
 def _folds(region: Region, n_inputs: int) -> tuple[list[Fold], list[TileOp]] | None:

@@ -51,12 +51,6 @@ def integer_operation(name: str, a: Array, b: Array, kind: str) -> Array:
     return wrapped(INTEGER_OPERATIONS[name](a, b), kind)
 
 
-def float_operation(name: str, *operands: Array) -> Array:
-    """``name`` of arith or math on numbers."""
-    with np.errstate(all="ignore"):
-        return FLOAT_OPERATIONS[name](*(np.asarray(x, np.float64) for x in operands))
-
-
 def as_unsigned(values: Array, kind: str) -> Array:
     """Two's complement read as a natural number; 64 bits stay as they are."""
     return values if BITS[kind] == 64 else values & ((1 << BITS[kind]) - 1)

@@ -68,7 +68,7 @@ class PointerArgument(msgspec.Struct, frozen=True, eq=False):
 
     ``address``: byte at which the program expects them, in the scratchpad of ``tile`` or in device
     memory; None for an argument of the function. ``places``: memory of the launch one behind the
-    other, whose bytes are the elements then.
+    other, whose bytes are the elements then. ``shared``: the argument whose memory it is.
     """
 
     name: str
@@ -77,6 +77,7 @@ class PointerArgument(msgspec.Struct, frozen=True, eq=False):
     address: int | None = None
     tile: int | None = None
     places: tuple[PointerArgument, ...] = ()
+    shared: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -386,6 +387,17 @@ class Site(msgspec.Struct, frozen=True):
         waits = self.is_only_used_by("ktdp.store")
         self.bind(compute if waits else compute(self.tracer.targets.get(self.op.results[0])))
 
+    def is_apart(self, target: DataTile, tiles: Tiles) -> bool:
+        """True if none of ``tiles`` is in the memory of ``target``."""
+        pointers = self.tracer.pointers.items()
+        names = [
+            *(pointer.shared or name for name, pointer in pointers),
+            "constants",
+            "reserved",
+            "",
+        ]
+        return names[target.owner] not in [names[tile.owner] for tile in tiles]
+
     def is_only_used_by(self, user: str = "") -> bool:
         """True if the one use of the result is in its block, by ``user`` or any operation without a
         block, and only numbers are computed in between (or nothing is stored).
@@ -554,7 +566,9 @@ class Site(msgspec.Struct, frozen=True):
         """Copy a value to its place."""
         if tile.begins_as(target) and tile.differs(target):
             tile = self.copied(tile, self.now)
-        if tile.varies and tile.stick != target.stick:
+        lanes = target.stick
+        is_single = tile.stick is None and lanes is not None and not tile.pitches[lanes]
+        if tile.varies and tile.stick != lanes and not is_single:
             self.move(tile, target)
         else:
             self.pointwise("identity", [tile], target.shape, target)

@@ -161,7 +161,7 @@ def traced_function(
 
     module = program.module
     every = (p for own in pointers.values() for p in (own, *own.places))
-    sizes = tuple((p.name, p.element, p.elements, p.address) for p in every)
+    sizes = tuple((p.name, p.element, p.elements, p.address, p.shared) for p in every)
     key = (id(module), function, sizes, tuple(numbers.items()), str(numerics))
     return traces.get_or_make(key, trace)[1]
 

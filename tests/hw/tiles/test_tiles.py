@@ -313,6 +313,31 @@ def test_a_large_start_of_a_maximum_counts(device):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("element", ["f16", "f32"])
+@pytest.mark.parametrize("name", ["addf", "mulf", "maximumf"])
+def test_a_total_in_all_elements_of_a_row(device, name, element):
+    """One stick of 16-bit floats is filled by the reduction, two of float32 by a copy."""
+    text = of_tile(
+        f"""
+  %e = tensor.empty() : tensor<1x64x{element}>
+  %r = linalg.generic {{indexing_maps = [affine_map<(i, j, k) -> (i, j)>,
+    affine_map<(i, j, k) -> (i, k)>], iterator_types = ["parallel", "reduction", "parallel"]}}
+    ins(%a : tensor<1x64x{element}>) outs(%e : tensor<1x64x{element}>) {{
+    ^bb0(%p: {element}, %q: {element}):
+      %s = arith.{name} %p, %q : {element}
+      linalg.yield %s : {element}
+  }} -> tensor<1x64x{element}>""",
+        element,
+    )
+    x = np.round(halves(4, 64) * 16 + 128).astype(np.float16 if element == "f16" else np.float32)
+    x /= 128  # numbers that DL16 has
+    fold = {"addf": np.sum, "mulf": np.prod, "maximumf": np.max}[name]
+    result = run(text, {"x": x, "n": 0}, device, verify=True)
+    expected = np.repeat(fold(x.astype(np.float64), axis=1)[:, None], 64, axis=1)
+    np.testing.assert_allclose(result.outputs[0], expected, rtol=0.01)
+    assert len(result.executes) == (1 if element == "f16" else 2)
+
+
 CLIPPED = """func.func @clipped(%x: index, %y: index) attributes {grid = [2]} {
   %zero = arith.constant 0 : index
   %step = arith.constant 57 : index
