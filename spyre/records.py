@@ -18,6 +18,9 @@ class PartlyCompared(msgspec.Struct, frozen=True, eq=False):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in _compared(type(self)))
 
+    def __ne__(self, other: object) -> bool:  # that of `msgspec.Struct` compares identities
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((type(self), *(getattr(self, name) for name in _compared(type(self)))))
 
