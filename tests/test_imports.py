@@ -15,7 +15,7 @@ import pytest
 import spyre
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("numba", "llvmlite", "torch", "lark", "msgspec", "numpy", "rich")
+HEAVY = ("numba", "llvmlite", "torch", "lark", "numpy", "rich")
 
 
 def loaded_after(statement: str) -> set[str]:

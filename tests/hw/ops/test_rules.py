@@ -74,7 +74,7 @@ def test_unknown_and_refused_names_differ():
             require_op(op)
         assert "\n --> sdsc_0.json at $.dscs_[0].computeOp_[0].opFuncName" in str(error.value)
         (finding,) = check_operation(op)
-        assert finding == replace(error.value.finding, severity=Severity.WARNING)
+        assert finding == error.value.finding.as_warning
     with pytest.raises(UnsupportedError, match="help: did you mean add"):
         require_op(unknown)
 

@@ -71,7 +71,7 @@ def test_a_module_forward_and_backward(tmp_path: Path):
     assert "self.fc (backward)" in text
     assert "not compiled: no line is known" in text  # the sum is eager
     profile.report(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text().replace("<wbr>", "")
     for name in ("sources", "bottlenecks"):
         section = page.split(f'<section id="{name}"')[1].split("</section>")[0]
         assert f"test_source_lines.py:{product}" in section
