@@ -8,17 +8,23 @@ of zero or an empty batch: where the CPU has NaN, the card must have NaN, and no
 
 A gradient jumps where an operation is not smooth: at the kink of a ReLU, between two maxima, at the
 sign of an L1 loss. A step is unstable, which is no defect, if the float64 reference differs as much
-once the results of its layers are changed by less than the allowed difference.
+once the results of its layers are changed by less than the allowed difference, or a card does that
+rounds ties to even: where terms cancel, as in the norm of two elements, roundings are left.
 """
 
 from __future__ import annotations
 
 import copy
+import io
 import math
+import os
 import random
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import torch
@@ -39,6 +45,7 @@ NOISE = {dtype: slack / 16 for dtype, slack in SLACK.items()}
 SPREADS = {FLOAT: 2, HALF: 4}
 """Allowed multiple of the changes that follow on the CPU: the card's 16-bit floats have one bit of
 precision less than float16."""
+ROUNDINGS = ("dl16", "dl16:alu=even")
 IGNORED = -100
 
 
@@ -351,8 +358,9 @@ def first_failure(step: Step) -> Failure | None:
             card = run(step, "spyre", step.dtype)
         except Exception as error:
             return raised("training", error)
-        for name, text in _differences(step.dtype, exact, host, card, {}):
-            stays = any(_differences(step.dtype, exact, host, card, spread_of(step, exact)))
+        differences = partial(_differences, step.dtype, exact, host, card)
+        for name, text in differences({}):
+            stays = any(differences(spread_of(step, exact))) and any(differences(rounding_of(step)))
             return Failure("training", "different" if stays else "unstable", f"{name}: {text}")
     return None
 
@@ -372,6 +380,39 @@ def spread_of(step: Step, exact: Values) -> dict[str, Tensor]:
                 moved = (other.double() - value).abs().nan_to_num()
                 spread[name] = torch.maximum(spread.get(name, moved), moved)
     return spread
+
+
+def rounding_of(step: Step) -> dict[str, Tensor]:
+    """Return how far each element of a step of 16-bit floats moves if ties are rounded to even.
+
+    A defect is the same with either rounding; the sum of many roundings is not.
+    """
+    if step.dtype is not HALF:
+        return {}
+    first, second = (_values_in(step, numerics) for numerics in ROUNDINGS)
+    pairs = {name: (value, second[name]) for name, value in first.items()}
+    return {
+        name: (one.double() - other.double()).abs().nan_to_num()
+        for name, (one, other) in pairs.items()
+        if one is not None and other is not None and one.is_floating_point()
+    }
+
+
+def _values_in(step: Step, numerics: str) -> Values:
+    """Run a step on a card in a number mode, in a new process."""
+    code = f"import torch; from {__name__} import Step, write_values; write_values({step!r})"
+    environment = {**os.environ, "SPYRE_NUMERICS": numerics}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True
+    )
+    values: Values = torch.load(io.BytesIO(done.stdout))
+    return values
+
+
+def write_values(step: Step) -> None:
+    """Write the values of a step on the card to standard output."""
+    warnings.simplefilter("ignore")
+    torch.save(run(step, "spyre", step.dtype), sys.stdout.buffer)
 
 
 def _differences(

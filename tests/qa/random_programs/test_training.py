@@ -73,6 +73,38 @@ def test_a_jump_of_the_reference_is_no_defect(
     assert failure.kind == kind
 
 
+ENCODER = ("nn.TransformerEncoderLayer(2, 1, 2, 0.0, batch_first=True)",)
+NORMS_OF_TWO = Step(
+    1610968, (8, 32, 2), HALF, ENCODER, "F.mse_loss(y, like(torch.randn([8, 32, 2])))"
+)
+
+
+def test_terms_that_cancel_depend_on_the_rounding_of_ties():
+    """The norm of two elements is -1 and 1: gradients that pass it are made of roundings."""
+    moved = training.rounding_of(NORMS_OF_TWO)
+    assert moved["gradient of 0.norm1.weight"].max() > 0
+    assert training.rounding_of(RIGHT) == {}
+
+
+@pytest.mark.parametrize(("moved", "kind"), [(0.0, "different"), (0.5, "unstable")])
+def test_what_either_rounding_gives_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch, moved: float, kind: str
+):
+    def damaged(
+        step: Step, device: str, dtype: torch.dtype, noise: int | None = None
+    ) -> training.Values:
+        values = run(step, device, dtype, noise)
+        if device == "spyre":
+            values["loss"] = torch.tensor(100.0, dtype=dtype)
+        return values
+
+    monkeypatch.setattr(training, "run", damaged)
+    monkeypatch.setattr(training, "rounding_of", lambda step: {"loss": torch.tensor(moved * 200)})
+    failure = first_failure(Step(1, (2, 3), HALF, ("nn.ReLU()",), "y.sum()"))
+    assert failure is not None
+    assert failure.kind == kind
+
+
 def test_nan_where_the_cpu_has_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch):
     def damaged(
         step: Step, device: str, dtype: torch.dtype, noise: int | None = None
