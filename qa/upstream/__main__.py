@@ -61,7 +61,12 @@ def on_device(file: Path, choice: Choice, is_default: bool = False) -> Outcomes:
     outcomes = _outcomes(file, choice, "spyre", is_default)
     found = {test: classified(outcome) for test, outcome in outcomes.items()}
     failed = [test for test, one in found.items() if one.result == FAILED]
-    again = _outcomes(file, replace(choice, only=tuple(map(_on_cpu, failed))), "cpu", is_default)
+    again = _outcomes(
+        file,
+        replace(choice, only=tuple(map(_on_cpu, failed)), expression="", piece=(1, 1)),
+        "cpu",
+        is_default,
+    )
     for test in failed:
         here = again.get(_on_cpu(test))
         if here is not None and here.result == FAILED:

@@ -31,6 +31,9 @@ CPU_KEYS = torch._C.DispatchKeySet(DispatchKey.CPU)
 """Redispatching to it runs ATen's CPU kernel, which for metadata operations keeps storage and
 keys of the tensor it is given."""
 
+NESTED_KEYS = torch._C.DispatchKeySet(DispatchKey.NestedTensorCPU)
+"""Redispatching to it runs the CPU kernel of nested tensors."""
+
 COMPOSITE_KEYS = torch._C.DispatchKeySet(DispatchKey.PrivateUse3)
 """Redispatching to it runs ATen's composition of an operation, for devices without a kernel for
 it; the operations of the composition are dispatched as usual."""

@@ -233,7 +233,7 @@ def index_copy(args: Arguments) -> torch.Tensor:
     """aten::index_copy.out; tensors of rank 0 have one row."""
     x, source = args.self, args.source
     if not x.dim():
-        rows = x.reshape(1).index_copy(0, args.index.reshape(-1), source.reshape(1))
+        rows = x.reshape(1).index_copy(0, args.index.reshape(-1), source.reshape(-1))
         return copy_into(args.out, rows.reshape(()))
     dim, index = args.dim % x.dim(), args.index.reshape(-1)
     source = source.reshape((*x.shape[:dim], len(index), *x.shape[dim + 1 :]))
@@ -347,10 +347,10 @@ def scatter(
     adds: bool, x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
 ) -> torch.Tensor:
     """aten::scatter.src_out, scatter.value_out and scatter_add.out."""
+    index, source = map(_with_a_dim, (index, source))
     if not x.dim():
-        x, index = x.reshape(1), index.reshape(1)
-        source = source.reshape(1) if isinstance(source, torch.Tensor) else source
-        return copy_into(out, scatter(adds, x, 0, index, source, out=x.clone()).reshape(()))
+        row = x.reshape(1)
+        return copy_into(out, scatter(adds, row, 0, index, source, out=row.clone()).reshape(()))
     dim %= x.dim()
     region = tuple(slice(None) if k == dim else slice(0, n) for k, n in enumerate(index.shape))
     if isinstance(source, torch.Tensor):
@@ -369,6 +369,12 @@ def scatter(
         operands = [x, index.narrow(dim, part.start, length), piece, numbers, order]
         x = fill("write_elements", write_elements, operands, (dim, adds), out, x.shape)
     return x
+
+
+def _with_a_dim(value: Any) -> Any:
+    """Return a tensor of rank 0 as one of rank 1, as ATen counts it, and other values unchanged."""
+    is_scalar = isinstance(value, torch.Tensor) and not value.dim()
+    return value.reshape(1) if is_scalar else value
 
 
 def _scatter_in(

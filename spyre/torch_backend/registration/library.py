@@ -24,7 +24,7 @@ import torch
 from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.interrupts import interrupts
-from spyre.torch_backend.compat import CPU_KEYS, operator, redispatched, skip_in_dynamo
+from spyre.torch_backend.compat import CPU_KEYS, NESTED_KEYS, operator, redispatched, skip_in_dynamo
 
 logger = logging.getLogger("spyre.torch")
 
@@ -189,6 +189,16 @@ LAYOUTS = {
 ACCESSORS = ("values", "crow_indices", "col_indices", "ccol_indices", "row_indices")
 """Operations of compressed sparse tensors that torch implements for every device."""
 
+SIZES_OF_NESTED = (
+    "_nested_tensor_size",
+    "_nested_tensor_strides",
+    "_nested_tensor_storage_offsets",
+)
+"""Metadata of nested tensors, which autograd reads in C++ code that an exception would abort."""
+
+NESTED_MAKERS = ("_nested_view_from_buffer", "_nested_tensor_from_mask", "_nested_from_padded")
+"""Operations that make nested tensors of a strided one."""
+
 
 def register_exceptions(cpu_fallback: Kernel) -> None:
     """Register all of them; ``cpu_fallback``: runs an operation, its first argument, on the CPU."""
@@ -200,6 +210,11 @@ def register_exceptions(cpu_fallback: Kernel) -> None:
     register_fallbacks({key: _refusing(kind) for key, kind in LAYOUTS.items()})
     key = "SparseCsrPrivateUse1"
     register_under(key, {name: _refusing(LAYOUTS[key], f"aten.{name}") for name in ACCESSORS})
+    register_under("PrivateUse1", {n: _refusing("nested", f"aten.{n}") for n in NESTED_MAKERS})
+    # torch.nn.TransformerEncoder asks this before it makes a nested tensor of its input
+    register_under("PrivateUse1", {"_nested_tensor_from_mask_left_aligned": lambda *_: False})
+    metadata = {name: redispatched(operator(name), NESTED_KEYS) for name in SIZES_OF_NESTED}
+    register_under("NestedTensorPrivateUse1", metadata)
 
 
 def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -232,9 +247,10 @@ def refuse_layout(layout: Any) -> NoReturn:
 
 
 def _refusal(kind: str, operation: str = "") -> UnsupportedError:
+    dense = "to_padded_tensor(), or use layout=torch.jagged" if kind == "nested" else "to_dense()"
     return UnsupportedError(
         "SPY906",
         f"spyre tensors are strided: {kind} tensors are not supported by the device",
         found=operation,
-        hint="keep them on the CPU, or convert them there first with to_dense()",
+        hint=f"keep them on the CPU, or convert them there first with {dense}",
     )

@@ -117,7 +117,7 @@ def _pin_memory(original: Callable[..., Any], tensor: torch.Tensor, device: Any 
         return original(tensor, device)
     if tensor.is_pinned():
         return tensor
-    pinned = tensor.detach().clone(memory_format=torch.preserve_format)
+    pinned = tensor.clone(memory_format=torch.preserve_format)
     pinned.untyped_storage()._spyre_pinned = True
     return pinned
 

@@ -158,3 +158,20 @@ def test_wrong_rows_of_scalars(name, index, is_compiled):
     call = torch.compile(write) if is_compiled else write
     with pytest.raises((IndexError, RuntimeError), match=f"index {index} is out of bounds"):
         call(*(t.to("spyre") for t in operands)).cpu()
+
+
+@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+@pytest.mark.parametrize("ranks", [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1), (1, 1, 0)])
+def test_a_scalar_counts_as_a_row_of_one(name, ranks):
+    x, index, source = (
+        torch.tensor([n]).reshape((1,) * k) for n, k in zip((3, 0, 2), ranks, strict=True)
+    )
+    agrees(lambda x, i, s: getattr(x, name)(0, i, s), x.float(), index, source.float())
+
+
+def test_two_values_added_to_a_scalar():
+    agrees(lambda x, i, s: x.scatter_add(0, i, s), *map(torch.tensor, (1.0, [0, 0], [2.0, 3.0])))
+
+
+def test_two_values_copied_to_a_scalar():
+    agrees(lambda x, i, s: x.index_copy(0, i, s), *map(torch.tensor, (1.0, [0, 0], [2.0, 3.0])))

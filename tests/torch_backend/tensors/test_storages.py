@@ -205,6 +205,12 @@ def test_pinned_memory(host):
         torch.empty(2, device="spyre", pin_memory=True)
 
 
+def test_gradients_flow_through_pinned_memory(host):
+    given = host.clone().requires_grad_()
+    (2 * given.pin_memory()).sum().backward()
+    assert torch.equal(given.grad, torch.full_like(host, 2))
+
+
 def test_other_libraries_get_a_clear_refusal(card, host):
     with pytest.raises(BufferError, match="DLPack"):
         card.__dlpack__()
