@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from qa import BUNDLES, directory
 from spyre.errors import Severity, SpyreError
 from spyre.mlir.sdsc.codec import decode_sdsc
 from spyre.mlir.sdsc.inspection import inspect_sdsc
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "bundles"
 Tree = dict[str, Any]
 Change = Callable[[random.Random, Tree], bool]
 """Changes a DSC; False if it has nothing to change."""
@@ -204,12 +204,12 @@ def findings(content: bytes) -> tuple[tuple[str, str, str], ...]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qa.field_mutants", description=__doc__)
-    parser.add_argument("directory", nargs="?", default=str(SHARED), metavar="DIR")
+    parser.add_argument("directory", nargs="?", type=directory, default=str(BUNDLES), metavar="DIR")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     counts: Counter[tuple[str, str]] = Counter()
-    for kind, file, code in mutants(Path(options.directory), options.count, options.seed):
+    for kind, file, code in mutants(options.directory, options.count, options.seed):
         counts[kind, code] += 1
         if not code:
             print(f"{kind}: {file}: nothing is said", flush=True)

@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from qa import BUNDLES
 from qa.conformance.cases import find_cases
 from qa.mutations import mutate
 from spyre.errors import SpyreError
@@ -39,7 +40,6 @@ from spyre.runtime.program.launch_spec import read_launch_spec
 from spyre.runtime.run.runs import RunOptions, describe_run
 from spyre.runtime.run.session import Session, run, session_of
 
-BUNDLES = Path(__file__).resolve().parents[2] / "shared" / "bundles"
 MOST_BYTES = 400_000
 """Size of a case's text files, above which it is not mutated: copying would take the time."""
 BUDGET_NS = 100_000_000
@@ -257,6 +257,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--one", type=int, help="run this seed here, keeping its files")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if not BUNDLES.is_dir():
+        parser.error(f"no real bundles in {BUNDLES}")
     if options.work:
         work(int(options.work[0]), int(options.work[1]), Path(options.work[2]))
         return 0

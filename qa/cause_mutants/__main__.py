@@ -8,15 +8,14 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from qa import BUNDLES, directory
 from qa.cause_mutants.computations import EXCHANGES, make_computation_mutants
 from qa.cause_mutants.mutants import KINDS, make_mutants
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "bundles"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qa.cause_mutants", description=__doc__)
-    parser.add_argument("directory", nargs="?", default=str(SHARED), metavar="DIR")
+    parser.add_argument("directory", nargs="?", type=directory, default=str(BUNDLES), metavar="DIR")
     parser.add_argument("--count", type=int, default=60, help="mutants whose outputs are wrong")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -31,7 +30,7 @@ def main() -> int:
         kinds, make = EXCHANGES, make_computation_mutants
     with tempfile.TemporaryDirectory() as place:
         rng = random.Random(options.seed)
-        for mutant in make(Path(options.directory), options.count, rng, Path(place)):
+        for mutant in make(options.directory, options.count, rng, Path(place)):
             counts[mutant.kind, mutant.is_named] += 1
             if options.verbose or not mutant.is_named:
                 print(mutant, flush=True)

@@ -31,7 +31,8 @@ def main() -> int:
     failed = 0
     count = None if options.every else options.count
     with (
-        tempfile.TemporaryDirectory(prefix="spyre-faults-") as scratch,
+        # processes that a fault leaves behind may write while it is removed
+        tempfile.TemporaryDirectory(prefix="spyre-faults-", ignore_cleanup_errors=True) as scratch,
         workshop(Path(scratch) / "shop") as place,
     ):
         for kind, text in report(chosen(place, options.kind or KINDS, count, seed), seed):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from qa import BUNDLES, directory
 from qa.conformance.cases import find_cases
 from qa.sanitize_mutants.changes import CHANGES
 from qa.sanitize_mutants.touched import find_outside
@@ -21,7 +22,6 @@ from spyre.hw.device.device import Device
 from spyre.runtime.cases import Case, read_case
 from spyre.runtime.run.session import run, session_of
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "bundles"
 OUTCOMES = ("refused", "error found", "warning found", "other output", "silent", "MISSED")
 KINDS = [*CHANGES, *["map stride"] * 20]
 """Kinds of changes to draw from; "map stride" is repeated because few cases have maps."""
@@ -42,7 +42,7 @@ def main() -> int:
     options = _parse()
     rng = random.Random(options.seed)
     device = Device(sanitize=True, threads=2)
-    originals = list(_originals(Path(options.directory), options.cases, rng, device))
+    originals = list(_originals(options.directory, options.cases, rng, device))
     counts: Counter[tuple[str, str]] = Counter()
     done = 0
     with tempfile.TemporaryDirectory() as directory:
@@ -63,7 +63,7 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m qa.sanitize_mutants", description=__doc__)
-    parser.add_argument("directory", nargs="?", default=str(SHARED), metavar="DIR")
+    parser.add_argument("directory", nargs="?", type=directory, default=str(BUNDLES), metavar="DIR")
     parser.add_argument("--count", type=int, default=1000, help="mutants")
     parser.add_argument("--cases", type=int, default=80, help="cases they are made of")
     parser.add_argument("--seed", type=int, default=0)
