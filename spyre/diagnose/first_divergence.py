@@ -14,8 +14,8 @@ execute that one of them names is the first wrong one:
    values, and no execute of the node computes one. Without an origin, its operation is the node.
 2. It copies, and reads a known value.
 3. Its origin, if it has one, has no known values, and it reads all operands of a value that no
-   execute computes, nor what uses it. An operand without a known value, or further executes of its
-   node, may be to blame, if addresses show it.
+   execute computes, nor any value made of it. An operand without a known value, or further
+   executes of its node, may be to blame, if addresses show it.
 """
 
 from __future__ import annotations

@@ -63,8 +63,9 @@ class ClassError(msgspec.Struct, frozen=True):
 
 class Choice(msgspec.Struct, frozen=True):
     """One problem and its measured divisions. ``cost``: the measured time of the one that the model
-    chooses over that of the fastest, less 1. ``pairs``: those more than `CLOSE` apart on the card,
-    ``ordered``: alike in the model. ``is_close``: its two best are too close to call.
+    chooses over that of the fastest, less 1. ``pairs``: those whose times on the card differ by
+    more than `CLOSE`; ``ordered``: those of them that the model puts in the same order.
+    ``is_close``: its two best are too close to call.
     """
 
     title: str

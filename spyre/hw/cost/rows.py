@@ -47,7 +47,7 @@ Split = Mapping[str, int]  # cores among which the dims of a product are divided
 
 class RowOperation(msgspec.Struct, frozen=True):
     """One operation of a kernel. ``hbm``, ``lx``: how many tensors of the row's size it reads and
-    writes there; ``sums``: what a reduction leaves, a stick per row, a row, or one stick.
+    writes there; ``sums``: the result of a reduction: a stick per row, a row, or one stick.
     """
 
     kind: CostClass

@@ -270,7 +270,7 @@ class LaunchRecord(msgspec.Struct, frozen=True):
 
     ``operands``: of the program, by their position among the call's tensors and ``constants``.
     ``made``: the tensor that ATen makes for the result, or the view of it that the call returns;
-    None if the program's result is returned as it is, or the call has an ``out``.
+    None if the program's result is returned unchanged, or the call has an ``out``.
     """
 
     cached: CachedCall
