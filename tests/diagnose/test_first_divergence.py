@@ -110,6 +110,20 @@ def test_a_tile_that_is_written_at_the_wrong_step(tmp_path: Path):
     assert (found.operation, found.location.tensor) == ("neg", "arg_1")
 
 
+def test_a_tile_in_a_layout_of_the_tile_s(tmp_path: Path):
+    """Each half of the memory, taken for a tensor, is right, but no tile of x."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    half = programs.NBYTES // 2
+    for k, name in enumerate(("abs", "neg")):
+        source, target = HostOperand(x.at(k * half)), HostOperand(y.at(k * half))
+        builder.add(pointwise(name, (16, 128), [source], target, {}))
+    programs.write(builder, tmp_path, ROLES)
+    found = spyre.first_wrong(tmp_path, torch.abs)
+    assert found is not None
+    assert (found.number, found.operation, found.is_of_output) == (1, "neg", True)
+
+
 def softmax_with(directory: Path, sdsc: int, change: dict[str, str]) -> Path:
     """The example, words of one SDSC exchanged."""
     wrong = shutil.copytree(EXAMPLES / "softmax", directory / "wrong")
