@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 
 import msgspec
 import numpy as np
@@ -401,8 +402,12 @@ class FirstDivergence(msgspec.Struct):
     def _closest(
         self, values: Iterable[ReferenceValue], tile: Array
     ) -> tuple[TileLayout, Coords] | None:
-        """The first tile of one of ``values``, in the layout in which ``tile`` differs least."""
+        """The first tile of one of ``values``, in the layout with the least padding in ``tile``; of
+        several, the one in which it differs least.
+        """
         layouts = [layout for value in values for layout in tile_layouts(value, tile.shape)]
+        covered = max((prod(layout.tile_shape) for layout in layouts), default=0)
+        layouts = [layout for layout in layouts if prod(layout.tile_shape) == covered]
         starts = [(layout, (0,) * len(layout.grid)) for layout in layouts]
         return min(starts, key=lambda pair: int(pair[0].wrong(tile, pair[1]).sum()), default=None)
 

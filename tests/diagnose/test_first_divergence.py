@@ -262,6 +262,18 @@ def test_a_value_of_another_shape_than_the_result(tmp_path: Path):
     assert (found.number, found.value) == (1, "aten.abs")
 
 
+def test_a_deviation_is_over_the_whole_tile(tmp_path: Path):
+    """Two columns of two rows would be a tile of the value too, the rest padding."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2, (2, 64))
+    source, target = HostOperand(x.at()), HostOperand(y.at())
+    builder.add(pointwise("neg", (2, 64), [source], target, {"mb": 2}))
+    programs.write(builder, tmp_path, ROLES, (2, 64))
+    found = spyre.first_wrong(tmp_path, torch.abs)
+    assert found is not None
+    assert (found.wrong.shape, set(found.by_core)) == ((2, 64), {0, 1})
+
+
 def test_an_inner_value_of_what_is_computed_is_not_due(tmp_path: Path):
     """relu's decomposition compares, and so does the program: for something else."""
     builder = BundleBuilder()
