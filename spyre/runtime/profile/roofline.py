@@ -238,8 +238,8 @@ def _labels(
         place = places.setdefault(next(near, (x, y, _size(point))), {})
         place.setdefault(op, []).append(number)
     for (x, y, size), executes in places.items():
-        names = (f"{', '.join(numbers)} {op}" for op, numbers in executes.items())
-        text = shorten(", ".join(names), 40, placeholder=" …")
+        names = [f"{', '.join(numbers)} {op}" for op, numbers in executes.items()]
+        text = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
         gap, length = size + 6.0, 6.7 * len(text)
         lefts = (x + gap, x - gap - length)
         rows = [(left, y + 4.0 + 14.0 * row) for left in lefts for row in (0, 1, -1)]
