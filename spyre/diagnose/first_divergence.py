@@ -54,6 +54,7 @@ from spyre.runtime.tracing import MemoryExecute, TiledExecutes, tile_groups
 # --- values that tiles must have -----------------------------------------------------------------
 
 Values = tuple[ReferenceValue, ...]
+Output = tuple[ReferenceValue, Array, OutputLocation]
 COPIES = (RESTICKIFY, "identity")
 
 
@@ -402,9 +403,7 @@ class FirstDivergence(msgspec.Struct):
     def _closest(
         self, values: Iterable[ReferenceValue], tile: Array
     ) -> tuple[TileLayout, Coords] | None:
-        """The first tile of one of ``values``, in the layout with the least padding in ``tile``; of
-        several, the one in which it differs least.
-        """
+        """The first tile of one of ``values``, in a layout that pads least, and differs least."""
         layouts = [layout for value in values for layout in tile_layouts(value, tile.shape)]
         covered = max((prod(layout.tile_shape) for layout in layouts), default=0)
         layouts = [layout for layout in layouts if prod(layout.tile_shape) == covered]
@@ -469,11 +468,8 @@ class FirstDivergence(msgspec.Struct):
         if self.found is not None and self.left_out:
             self.found = replace(self.found, suspicion=None, left_out=self.left_out)
 
-    def _accept_writers(
-        self, outputs: Iterable[tuple[ReferenceValue, Array, OutputLocation]]
-    ) -> None:
-        """Executes that write outputs and nothing wrong there are right in any layout of tiles.
-
+    def _accept_writers(self, outputs: Iterable[Output]) -> None:
+        """Executes that write outputs, and no wrong elements, are right in any layout of tiles.
         Wrong elements without a writer may be due to any execute.
         """
         right: dict[int, ReferenceValue] = {}
@@ -481,8 +477,7 @@ class FirstDivergence(msgspec.Struct):
         for value, found, place in outputs:
             differs = value.differs(found, value.values)
             wrong |= _writers(place, differs)
-            same = (v for v in self.known if np.array_equal(v.values, value.values))
-            agreed = next(same, value)
+            agreed = next((v for v in self.known if np.array_equal(v.values, value.values)), value)
             right |= {number: agreed for number in _writers(place, ~differs) if number is not None}
         for number in right.keys() - wrong if None not in wrong else ():
             verdict = self.verdicts[number]

@@ -150,9 +150,8 @@ _UNEVEN = 1.2
 
 
 class Bottleneck(msgspec.Struct, frozen=True):
-    """``share``: part of the time of all kernels, launching and operations on the host included.
-    ``saved_ns``: upper bound of the time that could be saved, None if unknown. ``places``: lines
-    of the program, if known.
+    """``share``: part of the time of kernels, launches and operations on the host. ``saved_ns``:
+    upper bound of the time that could be saved, None if unknown. ``places``: lines of the program.
     """
 
     name: str
