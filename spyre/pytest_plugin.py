@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("spyre", "the simulated Spyre card")
     for name, _, const, text in _OPTIONS:
         more: dict[str, Any] = {} if const is None else {"nargs": "?", "const": const}
+        more |= {"choices": ("warn", "silent", "error")} if name == "fallback" else {}
         group.addoption(f"--spyre-{name}", metavar="VALUE", help=text, **more)
     group.addoption(
         "--spyre-fail-on",
@@ -71,6 +72,23 @@ def pytest_configure(config: pytest.Config) -> None:
         value = config.getoption(f"--spyre-{name}")
         if value is not None:
             _set_until_end(config, variable, value)
+            _check_value(name, value)
+
+
+def _check_value(name: str, value: str) -> None:
+    """UsageError for a value that an option does not take."""
+    from spyre.config import sanitizer_checks
+    from spyre.errors import SpyreError
+    from spyre.hw.numerics import parse_numerics
+    from spyre.hw.sanitizer import parse_checks
+
+    try:
+        if name == "sanitize":
+            parse_checks(sanitizer_checks())
+        elif name == "numerics":
+            parse_numerics(value)
+    except SpyreError as error:
+        raise pytest.UsageError(f"--spyre-{name}: {error}") from None
 
 
 def _set_until_end(config: pytest.Config, variable: str, value: str) -> None:

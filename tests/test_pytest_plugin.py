@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from fnmatch import fnmatch
 
 import pytest
 
@@ -101,6 +102,21 @@ def test_options_hold_for_the_run_only(pytester, plugin, monkeypatch):
     pytester.runpytest_inprocess(*plugin, *options).assert_outcomes(passed=1)
     assert os.environ["SPYRE_NUMERICS"] == "dl16-chunk"
     assert "SPYRE_FALLBACK" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--spyre-sanitize=inti", "*--spyre-sanitize: *SPY739*some of memory, init,*found: inti*"),
+        ("--spyre-numerics=foo", "*--spyre-numerics: *SPY530*expected: dl16,*found: foo*"),
+        ("--spyre-fallback=eror", "*--spyre-fallback: *invalid choice: 'eror'*"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take(pytester, plugin, option, text):
+    """Not an error of every test, and not a run that no test notices."""
+    outcome = pytester.runpytest_inprocess(*plugin, option)
+    assert outcome.ret == pytest.ExitCode.USAGE_ERROR
+    assert fnmatch(str(outcome.stderr), text)
 
 
 def test_the_programs_of_a_failed_test_are_kept(pytester, plugin):

@@ -1,5 +1,6 @@
 """Training on several cards: every rank takes a part of the batch, gradients are averaged.
 
+    python examples/torch/data_parallel.py
     torchrun --nproc-per-node 2 examples/torch/data_parallel.py
     torchrun --nproc-per-node 4 examples/torch/data_parallel.py --steps 50
 
@@ -9,6 +10,7 @@ Prints the loss, and whether all ranks ended with the same parameters, bit by bi
 from __future__ import annotations
 
 import argparse
+import os
 
 import torch
 import torch.distributed as dist
@@ -22,7 +24,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=20, help="steps of training; default: 20")
     steps = parser.parse_args().steps
-    dist.init_process_group("cpu:gloo,spyre:spyreccl")
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("cpu:gloo,spyre:spyreccl", **alone)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 1)).half().to("spyre")

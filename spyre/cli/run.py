@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import asdict
 
-from spyre.cli.entry import guarded, run_process
+from spyre.cli.entry import guarded, print_coloured, run_process
 from spyre.cli.options import (
     ClearCacheOptions,
     CommandOptions,
@@ -155,7 +156,8 @@ def _explain_code(parsed: argparse.Namespace) -> int:
     print(textwrap.fill(code.cause, _WIDTH))
     print("\n" + textwrap.fill(f"To do: {code.fix}", _WIDTH))
     if code.example:
-        print(f"\nFor example:\n\n{textwrap.indent(code.example, '  ')}")
+        print("\nFor example:\n")
+        print_coloured(code.example, sys.stdout)
     return 0
 
 

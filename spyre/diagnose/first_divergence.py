@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 
 import msgspec
 import numpy as np
@@ -53,6 +54,7 @@ from spyre.runtime.tracing import MemoryExecute, TiledExecutes, tile_groups
 # --- values that tiles must have -----------------------------------------------------------------
 
 Values = tuple[ReferenceValue, ...]
+Output = tuple[ReferenceValue, Array, OutputLocation]
 COPIES = (RESTICKIFY, "identity")
 
 
@@ -401,8 +403,10 @@ class FirstDivergence(msgspec.Struct):
     def _closest(
         self, values: Iterable[ReferenceValue], tile: Array
     ) -> tuple[TileLayout, Coords] | None:
-        """The first tile of one of ``values``, in the layout in which ``tile`` differs least."""
+        """The first tile of one of ``values``, in a layout that pads least, and differs least."""
         layouts = [layout for value in values for layout in tile_layouts(value, tile.shape)]
+        covered = max((prod(layout.tile_shape) for layout in layouts), default=0)
+        layouts = [layout for layout in layouts if prod(layout.tile_shape) == covered]
         starts = [(layout, (0,) * len(layout.grid)) for layout in layouts]
         return min(starts, key=lambda pair: int(pair[0].wrong(tile, pair[1]).sum()), default=None)
 
@@ -451,14 +455,38 @@ class FirstDivergence(msgspec.Struct):
 
         ``expected``: by number of the output; arrays of another shape are ignored.
         """
-        if any(_is_wrong(found[k], values) for k, values in expected.items()):
+        every = [
+            (ReferenceValue(found[k].name, values), numbers, places[k])
+            for k, values in expected.items()
+            if (numbers := _comparable(found[k], values)) is not None
+        ]
+        if any(value.differs(numbers, value.values).any() for value, numbers, _ in every):
+            self._accept_writers(every)
             self._look_for_due_value()
-        for k, values in expected.items():
-            numbers = _comparable(found[k], values)
-            if numbers is not None:
-                self._check_output(found[k].name, values, numbers, places[k])
+        for value, numbers, place in every:
+            self._check_output(value, numbers, place)
         if self.found is not None and self.left_out:
             self.found = replace(self.found, suspicion=None, left_out=self.left_out)
+
+    def _accept_writers(self, outputs: Iterable[Output]) -> None:
+        """Executes that write outputs, and no wrong elements, are right in any layout of tiles.
+        Wrong elements without a writer may be due to any execute.
+        """
+        right: dict[int, ReferenceValue] = {}
+        wrong: set[int | None] = set()
+        for value, found, place in outputs:
+            differs = value.differs(found, value.values)
+            wrong |= _writers(place, differs)
+            agreed = next((v for v in self.known if np.array_equal(v.values, value.values)), value)
+            right |= {number: agreed for number in _writers(place, ~differs) if number is not None}
+        for number in right.keys() - wrong if None not in wrong else ():
+            verdict = self.verdicts[number]
+            if not verdict.agreed:
+                verdict.value = right[number].name
+                verdict.agreed, verdict.unknown = verdict.unknown, 0
+                verdict.results.add(right[number])
+            if self.found is not None and self.found.number == number:
+                self.found, verdict.deviated = None, False
 
     def _look_for_due_value(self) -> None:
         order = list(self.verdicts)
@@ -487,15 +515,12 @@ class FirstDivergence(msgspec.Struct):
             self.found = replace(self.found, suspicion=suspicion)
         self.verdicts[self.found.number].deviated = True
 
-    def _check_output(
-        self, name: str, expected: Array, found: Array, place: OutputLocation
-    ) -> None:
-        wrong = ReferenceValue(name, expected).differs(found, expected)
+    def _check_output(self, value: ReferenceValue, found: Array, place: OutputLocation) -> None:
+        name, expected = value.name, value.values
+        wrong = value.differs(found, expected)
         if self.found is not None or not wrong.any():
             return
-        indices = np.argwhere(wrong)
-        chosen = indices[np.unique(np.linspace(0, len(indices) - 1, _SAMPLES).astype(np.int64))]
-        writers = [(place.writer_of(index), index) for index in map(tuple, chosen.tolist())]
+        writers = [(place.writer_of(index), index) for index in _sampled(wrong)]
         known = [(w, i) for w, i in writers if w is not None and w.execute is not None]
         if known:
             writer, index = min(known, key=lambda pair: (pair[0].tile, pair[0].execute or 0))
@@ -507,7 +532,7 @@ class FirstDivergence(msgspec.Struct):
             )
             suspicion = _suspicion(self.executes, last)
         else:  # no execute writes them; named is one that is left out, or the last
-            index, suspicion = tuple(indices[0].tolist()), None
+            index, suspicion = writers[0][1], None
             number = None if self.left_out else next(reversed(self.verdicts), None)
             sdsc = self.left_out if number is None else self.verdicts[number].sdsc
             location = DeviceLocation(sdsc, number, tensor=name)
@@ -555,17 +580,25 @@ _SAMPLES = 200
 """Number of wrong elements of an output whose writers are looked up."""
 
 
+def _sampled(chosen: BoolArray, count: int = _SAMPLES) -> list[tuple[int, ...]]:
+    """Indices of ``count`` elements that are True, the first and the last among them."""
+    indices = np.argwhere(chosen)
+    some = np.unique(np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(np.int64))
+    return [tuple(index) for index in indices[some].tolist()]
+
+
+def _writers(place: OutputLocation, chosen: BoolArray) -> set[int | None]:
+    """The executes that wrote the chosen elements of an output last; None for no execute."""
+    writers = [place.writer_of(index) for index in _sampled(chosen, 10 * _SAMPLES)]
+    return {None if writer is None else writer.execute for writer in writers}
+
+
 def _comparable(tensor: HostTensor, expected: Array) -> Array | None:
     """Numbers of an output that is compared; None for other shapes."""
     found = tensor.to_values()
     if found.shape != expected.shape:
         return None
     return found if found.dtype.kind in "iu" else found.astype(np.float32)
-
-
-def _is_wrong(tensor: HostTensor, expected: Array) -> bool:
-    found = _comparable(tensor, expected)
-    return found is not None and bool(ReferenceValue("", expected).differs(found, expected).any())
 
 
 def _named(known: Sequence[ReferenceValue], name: str | None) -> list[ReferenceValue]:

@@ -108,6 +108,18 @@ def test_a_wrong_program_is_annotated(repository):
     assert report["runs"][0]["results"]
 
 
+def test_the_programs_after_a_wrong_one_are_checked_too(repository):
+    """The first has no module, the second a wrong step."""
+    shutil.copytree(repository / "programs" / "add_loop", repository / "programs" / "a_first")
+    (repository / "programs" / "a_first" / "bundle.mlir").unlink()
+    _spoil(repository)
+    outcomes = _run_all(repository, "github.yml")
+    assert "title=SPY704" in outcomes["annotations"].stdout
+    assert outcomes["annotations"].returncode != 0
+    assert len(list((repository / "findings").glob("*.sarif"))) == 2
+    assert outcomes["findings"].returncode == 0
+
+
 def test_a_wrong_program_lowers_code_quality(repository):
     shutil.copytree(ROOT / "examples" / "softmax", repository / "programs" / "softmax")
     _spoil(repository)

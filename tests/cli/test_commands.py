@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,15 @@ def test_a_code_is_explained(capsys, word):
     assert f"To do: {row.fix} For example: warning[SPY702]: " in " ".join(text.split())
     _, as_object = printed(capsys, command.main, "explain", word, "--json")
     assert json.loads(as_object)["cause"] == row.cause
+
+
+def test_the_example_of_a_code_fits_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    _, text = printed(capsys, command.main, "explain", "SPY704")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert plain != text
+    assert max(map(len, plain.splitlines())) <= 80
 
 
 def test_a_code_that_is_none_is_refused(capsys):

@@ -110,6 +110,20 @@ def test_a_tile_that_is_written_at_the_wrong_step(tmp_path: Path):
     assert (found.operation, found.location.tensor) == ("neg", "arg_1")
 
 
+def test_a_tile_in_a_layout_of_the_tile_s(tmp_path: Path):
+    """Each half of the memory, taken for a tensor, is right, but no tile of x."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    half = programs.NBYTES // 2
+    for k, name in enumerate(("abs", "neg")):
+        source, target = HostOperand(x.at(k * half)), HostOperand(y.at(k * half))
+        builder.add(pointwise(name, (16, 128), [source], target, {}))
+    programs.write(builder, tmp_path, ROLES)
+    found = spyre.first_wrong(tmp_path, torch.abs)
+    assert found is not None
+    assert (found.number, found.operation, found.is_of_output) == (1, "neg", True)
+
+
 def softmax_with(directory: Path, sdsc: int, change: dict[str, str]) -> Path:
     """The example, words of one SDSC exchanged."""
     wrong = shutil.copytree(EXAMPLES / "softmax", directory / "wrong")
@@ -246,6 +260,18 @@ def test_a_value_of_another_shape_than_the_result(tmp_path: Path):
     found = spyre.first_wrong(tmp_path, of_rows)
     assert found is not None
     assert (found.number, found.value) == (1, "aten.abs")
+
+
+def test_a_deviation_is_over_the_whole_tile(tmp_path: Path):
+    """Two columns of two rows would be a tile of the value too, the rest padding."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2, (2, 64))
+    source, target = HostOperand(x.at()), HostOperand(y.at())
+    builder.add(pointwise("neg", (2, 64), [source], target, {"mb": 2}))
+    programs.write(builder, tmp_path, ROLES, (2, 64))
+    found = spyre.first_wrong(tmp_path, torch.abs)
+    assert found is not None
+    assert (found.wrong.shape, set(found.by_core)) == ((2, 64), {0, 1})
 
 
 def test_an_inner_value_of_what_is_computed_is_not_due(tmp_path: Path):

@@ -150,8 +150,8 @@ _UNEVEN = 1.2
 
 
 class Bottleneck(msgspec.Struct, frozen=True):
-    """``share``: part of the time of all kernels, launching included. ``saved_ns``: upper bound of
-    the time that could be saved, None if unknown. ``places``: lines of the program, if known.
+    """``share``: part of the time of kernels, launches and operations on the host. ``saved_ns``:
+    upper bound of the time that could be saved, None if unknown. ``places``: lines of the program.
     """
 
     name: str
@@ -175,6 +175,11 @@ def bottlenecks_of(profile: Profile) -> tuple[Bottleneck, ...]:
     return tuple(each for each in found[:MOST] if each.time_ns)
 
 
+def _whole_ns(profile: Profile) -> float:
+    """The time of which bottlenecks are shares: of kernels, launches and operations on the host."""
+    return profile.kernel_ns + sum(each.seconds for each in profile.on_host) * 1e9 or 1.0
+
+
 def _launching_bottleneck(profile: Profile) -> Iterator[Bottleneck]:
     launches = len(profile.launches)
     if not launches:
@@ -185,7 +190,7 @@ def _launching_bottleneck(profile: Profile) -> Iterator[Bottleneck]:
         "launching",
         "",
         profile.launch_ns,
-        profile.launch_ns / (profile.kernel_ns or 1.0),
+        profile.launch_ns / _whole_ns(profile),
         f"{launches:,} {times}, {time} for each, however little it computes",
         "fewer and larger programs: torch.compile makes one of many operations; larger batches",
     )
@@ -193,14 +198,14 @@ def _launching_bottleneck(profile: Profile) -> Iterator[Bottleneck]:
 
 def _host_bottlenecks(profile: Profile) -> Iterator[Bottleneck]:
     """Yield operations that ran on the host, whose time is measured and beside that of kernels."""
-    times_ns = [each.seconds * 1e9 for each in profile.on_host]
-    for each, time_ns in zip(profile.on_host, times_ns, strict=True):
+    for each in profile.on_host:
+        time_ns = each.seconds * 1e9
         calls = "call" if each.calls == 1 else "calls"
         yield Bottleneck(
             f"{each.name} on the host",
             "",
             time_ns,
-            time_ns / (profile.kernel_ns + sum(times_ns)),
+            time_ns / _whole_ns(profile),
             f"{each.calls:,} {calls} without a kernel on the card, measured on this host with its "
             "copies, not modelled",
             "operations with a kernel on the card; SPYRE_FALLBACK=error raises at the first call",
@@ -220,7 +225,7 @@ def _execute_bottlenecks(profile: Profile) -> Iterator[Bottleneck]:
             f"execute {first.index}{alike}: {first.op} ({first.shape})",
             kernel.name,
             time_ns,
-            time_ns / (profile.kernel_ns or 1.0),
+            time_ns / _whole_ns(profile),
             _why(profile, executes),
             "; ".join(_helps(profile, first)),
             sum(_saved(execute) for execute in executes),

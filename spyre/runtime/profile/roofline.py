@@ -228,17 +228,18 @@ def _labels(
 ) -> Iterator[Markup]:
     """Yield the number and operation of each execute, in a free place beside its point.
 
-    Executes of one operation at nearly the same position have one label. A label without a free
-    place is left out: the tooltip of the point has the same text.
+    Executes at nearly the same position have one label. A label without a free place is left out:
+    the tooltip of the point has the same text.
     """
-    numbers: dict[tuple[str, float, float, float], list[str]] = {}
+    places: dict[tuple[float, float, float], dict[str, list[str]]] = {}
     for point, x, y in points:
         number, op = point.label.split(" (")[0].split(" ", 1)
-        size = _size(point)
-        alike = (k for k in numbers if k[0] == op and abs(k[1] - x) + abs(k[2] - y) < _NEAR)
-        numbers.setdefault(next(alike, (op, x, y, size)), []).append(number)
-    for (op, x, y, size), executes in numbers.items():
-        text = f"{', '.join(executes)} {op}"
+        near = (k for k in places if abs(k[0] - x) + abs(k[1] - y) < _NEAR)
+        place = places.setdefault(next(near, (x, y, _size(point))), {})
+        place.setdefault(op, []).append(number)
+    for (x, y, size), executes in places.items():
+        names = [f"{', '.join(numbers)} {op}" for op, numbers in executes.items()]
+        text = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
         gap, length = size + 6.0, 6.7 * len(text)
         lefts = (x + gap, x - gap - length)
         rows = [(left, y + 4.0 + 14.0 * row) for left in lefts for row in (0, 1, -1)]

@@ -14,7 +14,9 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "torch"
 
 
 def start(example, *arguments, launcher=(), transport="auto"):
-    command = [sys.executable, "-m", "torch.distributed.run", *launcher]
+    """Start it with the options of torchrun, or without torchrun where ``launcher`` is None."""
+    torchrun = () if launcher is None else ("-m", "torch.distributed.run", *launcher)
+    command = [sys.executable, *torchrun]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -43,6 +45,11 @@ def test_training():
     assert losses[1] < losses[0]
     # Both ranks write to one pipe: without buffering, text and line break are two writes.
     assert sum(line.count("replicas equal: True") for line in lines) == 2
+
+
+def test_training_without_torchrun():
+    lines = ended(start("data_parallel.py", "--steps", "1", launcher=None))
+    assert lines[-1] == "rank 0 of 1: replicas equal: True"
 
 
 RESTARTED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -155,3 +156,5 @@ def test_what_ran_on_the_cpu_is_named_with_its_time(tmp_path):
     assert "on the CPU: aten.lgamma 1 ×" in page
     # a millisecond on the host beside microseconds on the card
     assert page.index("aten.lgamma on the host") < page.index("launching</strong>")
+    shares = [int(share) for share in re.findall(r"(\d+)% of the time: ", page)]
+    assert sum(shares) <= 100 + len(shares)
