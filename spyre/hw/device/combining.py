@@ -94,7 +94,7 @@ class Combiner(msgspec.Struct, frozen=True):
         if not self.is_float:
             self._combine_words(x, y, out)
             return
-        from spyre.hw.kernels import families
+        from spyre.hw.kernels.machine_code import COMBINE, entry_of
 
         # The card's extremes prefer numbers; torch's are NaN if one of the elements is.
         propagates = self.dtype == "float32" and self.operator in ("min", "max")
@@ -103,8 +103,8 @@ class Combiner(msgspec.Struct, frozen=True):
         fused = self._format_code == tb.DL16 and name in CODE_FORMS
         sticks = out.size // STICK_BYTES
         addresses = [run.ctypes.data for run in (x, y, out)]
-        kernel: Any = families.combine
-        kernel(OPCODES[name], self._format_code, fused, *addresses, sticks)
+        combine = entry_of(COMBINE).function
+        combine(OPCODES[name], self._format_code, fused, *addresses, sticks)
         for where, words in lost:
             out.view(np.uint32)[where] = words
 
@@ -131,11 +131,11 @@ class Combiner(msgspec.Struct, frozen=True):
 
     def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
         """``out`` (one of the runs or not) = their sum, float32 in their order, rounded once."""
-        from spyre.hw.kernels import families
+        from spyre.hw.kernels.machine_code import ADD_ALL, entry_of
 
         addresses = np.array([run.ctypes.data for run in runs], np.int64)
-        kernel: Any = families.add_all
-        kernel(self._format_code, addresses, out.ctypes.data, out.size // STICK_BYTES)
+        add_all = entry_of(ADD_ALL).function
+        add_all(self._format_code, addresses, out.ctypes.data, out.size // STICK_BYTES)
 
 
 def _nan_words(run: Bytes) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:

@@ -27,7 +27,7 @@ from numba.np.arrayobj import make_array, populate_array
 
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels import intrinsics
-from spyre.hw.kernels.machine_code import CHECKED_DRIVER, PLACES
+from spyre.hw.kernels.machine_code import ADD_ALL, CHECKED_DRIVER, COMBINE, PLACES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +42,8 @@ _ARGUMENTS = {
     "pool.run_job": (types.int64,) * 8,
     "pool.serve": (types.int64,) * 3,
     "transfer.run_transfer": (types.int64,) * 6,
+    COMBINE: (types.int64,) * 7,
+    ADD_ALL: (types.int64, _WORDS, *[types.int64] * 2),
 }
 """Types of the arguments of functions that Python calls. Arrays are contiguous."""
 _ARGUMENTS[CHECKED_DRIVER] = (

@@ -334,10 +334,12 @@ DRIVER = (
 )  # fmt: skip
 """Functions that Python calls to link, relocate and run programs and copies."""
 CHECKED_DRIVER = "checked_driver.drive_checked"
+COMBINE, ADD_ALL = "families.elementwise.combine", "families.elementwise.add_all"
+"""Functions that Python calls to reduce the images of several ranks."""
 PLACES = {
     **tb.KERNELS,
     TRANSFER: "spyre.hw.kernels.transfer.run",
-    **{name: f"spyre.hw.kernels.{name}" for name in (*DRIVER, CHECKED_DRIVER)},
+    **{name: f"spyre.hw.kernels.{name}" for name in (*DRIVER, CHECKED_DRIVER, COMBINE, ADD_ALL)},
 }
 
 

@@ -21,17 +21,23 @@ from pathlib import Path
 from spyre import cache, config
 from spyre.cache import PACKAGE
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.machine_code import DRIVER as DRIVERS, cache_directory, entry_of
+from spyre.hw.kernels.machine_code import (
+    ADD_ALL,
+    COMBINE,
+    DRIVER as DRIVERS,
+    cache_directory,
+    entry_of,
+)
 from spyre.hw.kernels.progress import compile_progress
 from spyre.interrupts import interrupts
 
 DRIVER = "driver"
 _SECONDS = {"elementwise": 11.0, "transfer": 6.5, "reduction": 5.2, "matmul": 3.8}
-_SECONDS |= {DRIVER: 3.0, "checked_driver.drive_checked": 3.0}
+_SECONDS |= {DRIVER: 3.0, "checked_driver.drive_checked": 3.0, COMBINE: 2.6, ADD_ALL: 0.5}
 _OTHER_SECONDS = 1.4
 """Processor time of a compilation, as measured once: of those that take long, and of any other."""
 JOBS = tuple(sorted({*tb.KERNELS, *_SECONDS}, key=lambda name: (-_SECONDS.get(name, 0), name)))
-"""Names of all kernels, of the copies and of the drivers; the longest compilations first."""
+"""Names of all kernels, copies, reductions and drivers; the longest compilations first."""
 _WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
 _POLL_SECONDS = 0.2
 """Longest delay of Ctrl-C."""

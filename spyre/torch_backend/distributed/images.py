@@ -101,6 +101,8 @@ def slices(whole: torch.Tensor, part_size: tuple[int, ...], count: int) -> list[
         return None
     layout = plain_layout(size, whole.dtype)
     part_layout = plain_layout(part_size, whole.dtype)
+    if len(size) == 1 and part_size[0] % part_layout.device_size[-1]:
+        return None  # a part would begin inside of a stick
     axis = _axis_of_first_dim(layout, part_layout, count)
     if axis is None:
         return None
@@ -115,9 +117,6 @@ def _axis_of_first_dim(whole: SpyreTensorLayout, part: SpyreTensorLayout, count:
     pairs = list(zip(whole.device_size, part.device_size, strict=True))
     differing = [axis for axis, (large, small) in enumerate(pairs) if large != small]
     if len(differing) != 1 or pairs[differing[0]][0] != count * pairs[differing[0]][1]:
-        return None
-    # the parts of a single row of elements do not share sticks if they end with a stick
-    if len(pairs) == 2 and part.device_size[0] * count != whole.device_size[0]:
         return None
     return differing[0]
 

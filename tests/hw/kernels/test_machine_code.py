@@ -211,7 +211,13 @@ def test_without_a_usual_place_it_is_one_below_the_temporary_directory(
 
 LOAD_ALL = """
 import sys
+import numpy as np
+from spyre.hw.device import Combiner
 from spyre.hw.kernels.machine_code import PLACES, entry_of
+from spyre.hw.numerics import Numerics
+x = np.zeros(128, np.uint8)
+Combiner("sum", "float32", Numerics()).combine(x, x, x)
+Combiner("sum", "float32", Numerics()).add_once([x, x], x)
 assert all(entry_of(name).address for name in PLACES)
 print([name for name in sys.modules if name.partition(".")[0] == "numba"])
 """
@@ -219,7 +225,7 @@ RUN = "import spyre; spyre.run('examples/softmax', device=spyre.Device(threads=2
 
 
 def test_kept_kernels_load_without_numba() -> None:
-    """All of them, after a process that may have to compile."""
+    """All of them, and those of collectives, after a process that may have to compile."""
     for code in (LOAD_ALL, RUN + LOAD_ALL):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.decode().split() == ["[]"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
 import operator
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from spyre.torch_backend.distributed import images
 from spyre.torch_backend.distributed.group import live_groups
 from tests.torch_backend.distributed.ranks import run_ranks
 
@@ -294,6 +297,39 @@ def test_parts_that_are_views():
     assert all(map(torch.equal, first, (a, a, c, b, d, a + c, rows[0])))
     assert all(map(torch.equal, second[:3], (b, b, d)))
     assert all(map(torch.equal, second[5:], (b + d, rows[1])))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("rest", [(), (1,), (3,), (2, 33)], ids=str)
+def test_slices_have_the_sticks_of_separate_tensors(dtype, rest):
+    """Parts that begin inside of a stick have none: they are sent as codes."""
+    for rows, count in itertools.product((1, 17, 24, 31, 32, 48, 63, 64, 96), (2, 3)):
+        shape = (count * rows, *rest)
+        parts = torch.arange(math.prod(shape)).reshape(shape).to(dtype).chunk(count)
+        found = images.slices(torch.cat(parts).to("spyre"), tuple(parts[0].size()), count)
+        for part, image in zip(on_card(parts), found or [], strict=found is not None):
+            assert image.tobytes() == images.sticks(part).tobytes(), (rows, count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_parts_that_begin_inside_of_a_stick(dtype):
+    """As flat parameters and sharded biases do; 24 float32 are 3/4 of a stick."""
+    sizes = (17, 24, 31, 33, 48, 63)
+
+    def body(rank):
+        for size in sizes:
+            own = (torch.arange(size) + rank).to("spyre", dtype)
+            whole = torch.zeros(2 * size, dtype=dtype, device="spyre")
+            summed = torch.zeros_like(own)
+            dist.all_gather_into_tensor(whole, own)
+            dist.reduce_scatter_tensor(summed, whole)
+            yield whole.cpu(), summed.cpu()
+
+    for rank, results in enumerate(run_ranks(2, lambda rank: list(body(rank)))):
+        for size, (whole, summed) in zip(sizes, results, strict=True):
+            expected = torch.arange(size).to(dtype)
+            assert torch.equal(whole, torch.cat((expected, expected + 1)))
+            assert torch.equal(summed, 2 * (expected + rank))
 
 
 def test_uneven_splits():

@@ -1,4 +1,0 @@
-from .elementwise import (
-    add_all as add_all,
-    combine as combine,
-)
