@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -21,7 +22,8 @@ RANKS = 3
 TIMEOUT = 2.0
 """Timeout of the group once its cards are ready, in seconds on an idle machine."""
 START_TIMEOUT = 300
-SIZES = ((70,), (3, 130), (1000, 130), (1 << 20,))
+LARGE = (1000, 130)
+SIZES = ((48,), (70,), (3, 130), LARGE, (1 << 20,))
 FAULTS = ("kill", "stop", "raise", "operation", "size", "interrupt")
 NO_FAULT = "none"
 RESTARTED = 0.25
@@ -95,7 +97,7 @@ def work(plan: Plan, rank: int, port: int, pipe: Any) -> None:
     )
     operations = random.Random(plan.seed + 1)
     for name in (plan.collective, "callback"):
-        _is_right(name, _own(rank, SIZES[2], 0), 0)
+        _is_right(name, _own(rank, LARGE, 0), 0)
     # cards and kernels are ready: the short timeout suffices from here on
     for group in live_groups():
         group.timeout = TIMEOUT * plan.patience
@@ -146,87 +148,92 @@ def _fault(plan: Plan, pipe: Any, size: tuple[int, ...]) -> tuple[str, tuple[int
 
 
 def _own(rank: int, size: tuple[int, ...], number: int) -> torch.Tensor:
-    """Return a rank's operand: small whole numbers, so that no sum rounds."""
-    own = torch.full(size, float(rank + number), dtype=torch.float16).to("spyre")
+    """Return a rank's operand."""
+    own = _content(size, rank + number).to("spyre")
     torch.spyre.synchronize()
     return own
 
 
-Check = Callable[[torch.Tensor, list[int], int], bool]
-"""Calls a collective on this rank's tensor, given the value of every rank and a root; returns True
+def _content(size: tuple[int, ...], number: int) -> torch.Tensor:
+    """Return small whole numbers, so that no sum rounds, that differ from their neighbours."""
+    return (torch.arange(math.prod(size)) % 7 + number).reshape(size).half()
+
+
+Check = Callable[[torch.Tensor, list[torch.Tensor], int], bool]
+"""Calls a collective on this rank's tensor, given the tensors of all ranks and a root; returns True
 if the result is right."""
 
 
-def _all_reduce(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _all_reduce(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     dist.all_reduce(own)
     return _holds(own, sum(values))
 
 
-def _broadcast(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _broadcast(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     dist.broadcast(own, root)
     return _holds(own, values[root])
 
 
-def _all_gather(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _all_gather(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     outs = [torch.empty_like(own) for _ in values]
     dist.all_gather(outs, own)
     return all(map(_holds, outs, values))
 
 
-def _all_gather_single(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _all_gather_single(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     whole = torch.cat([torch.empty_like(own) for _ in values])
     dist.all_gather_into_tensor(whole, own)
     return all(map(_holds, whole.chunk(RANKS), values))
 
 
-def _reduce_scatter(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _reduce_scatter(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     out = torch.empty_like(own)
     dist.reduce_scatter(out, [own] * RANKS)
     return _holds(out, sum(values))
 
 
-def _reduce_scatter_single(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _reduce_scatter_single(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     out = torch.empty_like(own)
     dist.reduce_scatter_tensor(out, torch.cat([own + k for k in range(RANKS)]))
     return _holds(out, sum(values) + RANKS * dist.get_rank())
 
 
-def _all_to_all(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _all_to_all(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     outs = [torch.empty_like(own) for _ in values]
     dist.all_to_all(outs, [own] * RANKS)
     return all(map(_holds, outs, values))
 
 
-def _all_to_all_single(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _all_to_all_single(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     out = torch.cat([torch.empty_like(own) for _ in values])
     dist.all_to_all_single(out, torch.cat([own + k for k in range(RANKS)]))
     return all(map(_holds, out.chunk(RANKS), [value + dist.get_rank() for value in values]))
 
 
-def _reduce(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _reduce(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     dist.reduce(own, root)
     return dist.get_rank() != root or _holds(own, sum(values))
 
 
-def _gather(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _gather(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     outs = [torch.empty_like(own) for _ in values] if dist.get_rank() == root else None
     dist.gather(own, outs, root)
     return outs is None or all(map(_holds, outs, values))
 
 
-def _scatter(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _scatter(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     out = torch.empty_like(own)
     parts = [own + k for k in range(RANKS)] if dist.get_rank() == root else None
     dist.scatter(out, parts, root)
     return _holds(out, values[root] + dist.get_rank())
 
 
-def _barrier(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _barrier(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     dist.barrier()
     return _holds(own, values[dist.get_rank()])
 
 
-def _coalesced(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _coalesced(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     """Two operations that torch joins into one operation on several tensors."""
     other = own + 1
     with dist._coalescing_manager():
@@ -235,7 +242,7 @@ def _coalesced(own: torch.Tensor, values: list[int], root: int) -> bool:
     return _holds(own, sum(values)) and _holds(other, sum(values) + RANKS)
 
 
-def _coalesced_on_a_card(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _coalesced_on_a_card(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     """Operations of different kinds that share one work object."""
     whole = torch.cat([torch.empty_like(own) for _ in values])
     outs = [torch.empty_like(own) for _ in values]
@@ -246,22 +253,22 @@ def _coalesced_on_a_card(own: torch.Tensor, values: list[int], root: int) -> boo
     return all(map(_holds, (*outs, *whole.chunk(RANKS)), values * 2))
 
 
-def _all_gather_objects(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _all_gather_objects(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     """Objects of unequal sizes."""
-    objects = [[value] * (1 + 500 * k) for k, value in enumerate(values)]
+    objects = [[float(value.sum())] * (1 + 500 * k) for k, value in enumerate(values)]
     outs: list[Any] = [None] * RANKS
     dist.all_gather_object(outs, objects[dist.get_rank()])
     return outs == objects
 
 
-def _broadcast_objects(own: torch.Tensor, values: list[int], root: int) -> bool:
-    objects: list[Any] = [values, {"root": root}]
+def _broadcast_objects(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
+    objects: list[Any] = [float(values[root].sum()), {"root": root}]
     outs = objects if dist.get_rank() == root else [None, None]
     dist.broadcast_object_list(outs, root)
     return outs == objects
 
 
-def _messages_in_a_ring(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _messages_in_a_ring(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     rank, out = dist.get_rank(), torch.empty_like(own)
     send = dist.P2POp(dist.isend, own, (rank + 1) % RANKS)
     receive = dist.P2POp(dist.irecv, out, (rank - 1) % RANKS)
@@ -270,7 +277,7 @@ def _messages_in_a_ring(own: torch.Tensor, values: list[int], root: int) -> bool
     return _holds(out, values[rank - 1])
 
 
-def _callback(own: torch.Tensor, values: list[int], root: int) -> bool:
+def _callback(own: torch.Tensor, values: list[torch.Tensor], root: int) -> bool:
     """A callback that calls another collective."""
     future = dist.all_reduce(own, async_op=True).get_future().then(_reduced_again)
     return _holds(future.wait(), RANKS * sum(values))
@@ -301,7 +308,8 @@ COMPARED = tuple(COLLECTIVES)[: list(COLLECTIVES).index("barrier") + 1]
 
 
 def _is_right(name: str, own: torch.Tensor, number: int) -> bool:
-    return COLLECTIVES[name](own, [k + number for k in range(RANKS)], number % RANKS)
+    values = [_content(tuple(own.shape), k + number) for k in range(RANKS)]
+    return COLLECTIVES[name](own, values, number % RANKS)
 
 
 def _reduced_again(future: Any) -> torch.Tensor:
@@ -311,8 +319,8 @@ def _reduced_again(future: Any) -> torch.Tensor:
     return own
 
 
-def _holds(tensor: torch.Tensor, value: int) -> bool:
-    return bool((tensor.cpu() == value).all())
+def _holds(tensor: torch.Tensor, expected: torch.Tensor) -> bool:
+    return torch.equal(tensor.cpu(), expected)
 
 
 def _after(rank: int, began: float, error: Exception) -> Report:
@@ -324,7 +332,7 @@ def _after(rank: int, began: float, error: Exception) -> Report:
         dist.barrier()
     except dist.DistBackendError as second:
         again = str(second)
-    if not _holds(x + 1, 2):
+    if not _holds(x + 1, torch.full((70,), 2.0, dtype=torch.float16)):
         return Report(rank, "wrong", failed_at, began, "the card after the failure")
     start = time.monotonic()
     dist.destroy_process_group()
