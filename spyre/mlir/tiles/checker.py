@@ -27,7 +27,7 @@ from spyre.mlir.tiles.syntax import (
     names_in,
     read_type,
 )
-from spyre.mlir.tiles.table import RETURNS, TERMINATORS, Row, operation_rows
+from spyre.mlir.tiles.table import RETURNS, TERMINATORS, OperationRow, operation_rows
 from spyre.rules import Fault, severities
 
 Faults = Iterator[Fault[int]]
@@ -136,7 +136,7 @@ class _Function:
         """Names, attributes, operands against the types written, kinds of types, the rule of the
         row; then the regions and results.
         """
-        row = operation_rows().get(op.name, Row(op.name))
+        row = operation_rows().get(op.name, OperationRow(op.name))
         known, types = True, {}
         for name in op.uses():
             if name in self.scope:
@@ -224,7 +224,7 @@ def _operand_faults(context: Context, elements: tuple[Element, ...]) -> Faults:
             yield from context.written(given if isinstance(given, tuple) else (given,), written)
 
 
-def _kind_faults(context: Context, row: Row) -> Faults:
+def _kind_faults(context: Context, row: OperationRow) -> Faults:
     if not row.kinds:
         return
     fields = context.op.fields
@@ -236,7 +236,7 @@ def _kind_faults(context: Context, row: Row) -> Faults:
         yield context.fault("SPY182", f"{first.scalar} is not taken", expected, first)
 
 
-def _result_types(op: TileOp, row: Row) -> Types:
+def _result_types(op: TileOp, row: OperationRow) -> Types:
     """Types of the results, by the row."""
     fields = op.fields
     match row.result:

@@ -25,7 +25,7 @@ from spyre.mlir.tiles.syntax import (
     TileParameter,
     named,
 )
-from spyre.mlir.tiles.table import EXAMPLE_DIALECT, RETURNS, Row, dialects, operation_rows
+from spyre.mlir.tiles.table import EXAMPLE_DIALECT, RETURNS, OperationRow, dialects, operation_rows
 
 _MOST_RESULTS = 64
 
@@ -193,7 +193,7 @@ class _Parser:
         return names
 
 
-def _row(name: str, place: int) -> Row:
+def _row(name: str, place: int) -> OperationRow:
     """The row of operation ``name``; SPY110 for none, SPY180 for one that is not simulated."""
     rows, (dialect, _, rest) = operation_rows(), name.partition(".")
     row = rows.get(name, rows.get(f"{dialect}.*"))

@@ -35,12 +35,12 @@ from spyre.mlir.tiles.syntax import (
     memory_space,
     read_type,
 )
-from spyre.mlir.tiles.table import Row, operation_rows
+from spyre.mlir.tiles.table import OperationRow, operation_rows
 from spyre.rules import Fault
 
 Faults = Iterator[Fault[int]]
 MOST_TILES = 32
-NO_ROW = Row("")
+NO_ROW = OperationRow("")
 PREDICATES: dict[str, tuple[str, ...]] = {
     "spyreop.compare": ("<equal>", "<notequal>", "<greaterthan>", "<greaterequal>", "<lesserthan>",
                         "<lesserequal>"),
