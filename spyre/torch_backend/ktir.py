@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spyre.errors import LaunchError, Severity, ValidationError
+from spyre.errors import LaunchError
 from spyre.layout import contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.mlir.tiles import KtirArgument, KtirProgram, load_ktir
@@ -33,9 +33,7 @@ def ktir(source: str | os.PathLike[str], function: str | None = None) -> KtirFun
     a text with errors.
     """
     program = load_ktir(source)
-    findings = program.check()
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        raise ValidationError(findings)
+    program.check(raise_on_error=True)
     return KtirFunction(program, program.function(function).name)
 
 

@@ -76,8 +76,7 @@ def trace_for(site: Site) -> None:
     for own, every in history.items():
         known[own] = replace(every, values=every.values[trip, inner.parent_rows], level=inner)
     yields = [value for _, own, _, _, value in rows if own in places]
-    made = in_places(site.at(inner), region, places, known, yields)
-    site.at(inner).copy_back(made, [*places.values()])
+    in_places(site.at(inner), region, places, known, yields)
     for name, own, *_ in rows:
         site.bind(places[own] if own in places else finals[own], name)
 
@@ -181,7 +180,7 @@ def in_places(
     carried: Mapping[str, DataTile],
     others: Mapping[str, Value],
     yields: Sequence[str],
-) -> list[DataTile]:
+) -> None:
     """Trace a region whose values ``yields`` replace the tiles in ``carried``.
 
     The operation of a value writes the place of the old one if it is elementwise, and nothing reads
@@ -200,7 +199,20 @@ def in_places(
     made = tracer.run_body((*body, end), site.level, {**others, **carried})
     tracer.targets = outer
     pairs = zip(made, carried.values(), strict=True)
-    return [site.as_tile(value, place.shape) for value, place in pairs]
+    copy_back(site, [(site.as_tile(value, place.shape), place) for value, place in pairs])
+
+
+def copy_back(site: Site, pairs: Sequence[tuple[DataTile, DataTile]]) -> None:
+    """Copy values to the places of those they replace, through another place where they are one of
+    those themselves.
+    """
+    moved = []
+    for tile, place in pairs:
+        if not tile.begins_as(place) or tile.differs(place):
+            through = any(tile.begins_as(other) for _, other in pairs)
+            moved.append((site.copy(tile, site.now) if through else tile, place))
+    for tile, place in moved:
+        site.write(tile, place)
 
 
 def trace_if(site: Site) -> None:
@@ -307,5 +319,5 @@ def _folded(site: Site, future: Future, order: Int64Array) -> list[DataTile]:
     for producer in order:
         parts: dict[str, Value] = dict(zip(names[count:], _read(future, producer), strict=True))
         carried = dict(zip(names[:count], totals, strict=True))
-        site.copy_back(in_places(site, region, carried, parts, _yields(region)), totals)
+        in_places(site, region, carried, parts, _yields(region))
     return totals

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw.tiles.control import in_places, placed
+from spyre.hw.tiles.control import copy_back, in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, reduced
 from spyre.hw.tiles.elementwise import combined
 from spyre.hw.tiles.trace import Site
@@ -203,7 +203,8 @@ def _totals(
         others = [k for k in range(len(order)) if k not in places]
         if target is not None and is_whole and others in ([], [target.stick]):
             is_filled = all(extents[k] == target.lanes for k in others)
-            place = target.without(others) if is_filled else None
+            kept = [d for d in range(len(order)) if d not in others]
+            place = target.permuted(kept) if is_filled else None
         axes = tuple(map(present.index, summed))
         own = reduced(site, engine, source.permuted(present), axes, place)
         if target is not None and own is place:
@@ -288,10 +289,11 @@ def _stepwise(
     first = [points.get(d, 0) for d in range(len(shape))]
     slopes = [[int(d == k) for d in kept] for k in range(len(shape))]
     slices = [source.viewed(inner_shape, first, slopes, inner) for source in sources]
-    branch, made = site.at(inner), []
+    branch = site.at(inner)
     if folds:
-        pairs = zip(folds, slices, totals, strict=True)
-        made = [combined(branch, engine, [own, total], total) for (engine, _), own, total in pairs]
+        for (engine, _), own, total in zip(folds, slices, totals, strict=True):
+            made = combined(branch, engine, [own, total], total)
+            copy_back(branch, [(made, total)])
     else:
         iterators = iter(_iterators(branch, inner_shape))
         tracer.iterators = [
@@ -301,8 +303,7 @@ def _stepwise(
         others: dict[str, Value] = dict(zip(names, slices, strict=False))
         carried = dict(zip(names[len(slices) :], totals, strict=True))
         yields = op.regions[0].body[-1].fields["values"]
-        made = in_places(branch, op.regions[0], carried, others, yields)
-    branch.copy_back(made, totals)
+        in_places(branch, op.regions[0], carried, others, yields)
     for name, total, order in zip(op.results, totals, orders, strict=True):
         site.bind(total.permuted(tuple(map(kept.index, order))), name)
 

@@ -573,18 +573,6 @@ class Site(msgspec.Struct, frozen=True):
         else:
             self.pointwise("identity", [tile], target.shape, target)
 
-    def copy_back(self, made: Tiles, places: Tiles) -> None:
-        """Copy values to the places of those they replace, through another place where they are
-        one of those themselves.
-        """
-        moved = []
-        for tile, place in zip(made, places, strict=True):
-            if not tile.begins_as(place) or tile.differs(place):
-                through = any(tile.begins_as(other) for other in places)
-                moved.append((self.copy(tile, self.now) if through else tile, place))
-        for tile, place in moved:
-            self.write(tile, place)
-
 
 def computes_numbers(op: TileOp) -> bool:
     """True for an operation on scalars; operations in its regions are not looked at."""

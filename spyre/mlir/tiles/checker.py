@@ -28,15 +28,10 @@ from spyre.mlir.tiles.syntax import (
     read_type,
 )
 from spyre.mlir.tiles.table import RETURNS, TERMINATORS, OperationRow, operation_rows
-from spyre.rules import Fault, severities
+from spyre.rules import Fault, RuleSet, severities, textual_place
 
 Faults = Iterator[Fault[int]]
 Types = tuple[Type, ...]
-SEVERITIES = severities(
-    "SPY115 SPY126 SPY128 SPY130 SPY131 SPY132 SPY133 SPY134 SPY138 SPY139 SPY181 SPY182 SPY183 "
-    "SPY184 SPY185 SPY187 SPY188 SPY189 SPY190 SPY191 SPY192 SPY195",
-    warnings="SPY195",
-)
 _KINDS = {"integer": INTEGERS, "float": FLOATS, "half": ("f16", "!spyreop.df16")}
 _PLACES = ("memref", "access_tile", "tile_future")
 _LISTS = ("views", "ins", "outs", "values", "identity")
@@ -47,23 +42,29 @@ _ENDS = {
 """The last operation of a block, of operations for which it is not their dialect's ``yield``."""
 
 
+def _module_faults(module: TileModule) -> Faults:
+    names: set[str] = set()
+    for function in module.functions:
+        yield from _Function(module, function).check()
+        if function.name in names:
+            message = f"@{function.name} is defined twice"
+            yield Fault("SPY133", function.position, message, "another name")
+        names.add(function.name)
+
+
+RULES: RuleSet[TileModule, int] = RuleSet(
+    severities(
+        "SPY115 SPY126 SPY128 SPY130 SPY131 SPY132 SPY133 SPY134 SPY138 SPY139 SPY181 SPY182 "
+        "SPY183 SPY184 SPY185 SPY187 SPY188 SPY189 SPY190 SPY191 SPY192 SPY195",
+        warnings="SPY195",
+    ),
+    (_module_faults,),
+)
+
+
 def check_tiles(module: TileModule) -> tuple[Finding, ...]:
     """Return the findings on a text, in textual order, at most twenty of each code."""
-    faults = [
-        fault for function in module.functions for fault in _Function(module, function).check()
-    ]
-    names = [function.name for function in module.functions]
-    for k, function in enumerate(module.functions):
-        if function.name in names[:k]:
-            message = f"@{function.name} is defined twice"
-            faults.append(Fault("SPY133", function.position, message, "another name"))
-    seen: dict[str, int] = {}
-    found = []
-    for fault in sorted(faults, key=lambda fault: fault.place):
-        seen[fault.code] = seen.get(fault.code, 0) + 1
-        if seen[fault.code] <= _MOST:
-            found.append(fault.finding(SEVERITIES[fault.code], module.locate(fault.place)))
-    return tuple(found)
+    return tuple(sorted(RULES.findings(module, module.locate, _MOST), key=textual_place))
 
 
 class _Value(msgspec.Struct):

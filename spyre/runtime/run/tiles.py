@@ -19,7 +19,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from spyre.dtypes import codes_to_bytes, encode_device
-from spyre.errors import LaunchError, Severity, ValidationError
+from spyre.errors import LaunchError
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles import FORMATS, PointerArgument, TracedKernel, trace_function
@@ -177,9 +177,7 @@ def describe_tiles(
     """The run of one function. ValidationError for a text with errors, LaunchErrors of arguments
     and of the trace, UnsupportedError for what is not simulated.
     """
-    findings = program.check() if check else ()
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        raise ValidationError(findings)
+    findings = program.check(raise_on_error=True) if check else ()
     pointers, numbers = bind_arguments(program, function, given)
     traced = traced_function(program, function, pointers, numbers, numerics, traces)
     buffers = {name: _buffer(k, pointer) for k, (name, pointer) in enumerate(pointers.items())}
