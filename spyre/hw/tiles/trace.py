@@ -454,13 +454,12 @@ class Site(msgspec.Struct, frozen=True):
     def emit(
         self,
         name: str,
-        inputs: Sequence[Operand],
-        output: Operand,
+        operands: Sequence[Operand],
         extents: Mapping[str, int],
         stick: str,
         **further: Any,
     ) -> None:
-        """State an operation of the engine; ``further``: as of `Intent`."""
+        """State an operation of the engine, the output last; ``further``: as of `Intent`."""
         tracer, level, place = self.tracer, self.level, self.place
         if not level.active.any():
             return
@@ -469,7 +468,7 @@ class Site(msgspec.Struct, frozen=True):
         title = f"{place.line}:{place.column} {self.op.name}" if place else self.op.name
         taken = sum(s.operation.sdsc_name.startswith(title) for s in tracer.statements)
         title = title if not taken else f"{title} [{taken}]"
-        intent = Intent(self, name, tuple(inputs), output, extents, stick, key, title, **further)
+        intent = Intent(self, name, tuple(operands), extents, stick, key, title, **further)
         tracer.statements += intent.statements()
         if sum(len(s.key) for s in tracer.statements) > MOST_INSTANCES:
             most = f"at most {MOST_INSTANCES} executes in one launch"
@@ -488,10 +487,10 @@ class Site(msgspec.Struct, frozen=True):
         if not source.shape:
             source, target = (tile.over((1,), ()) for tile in (source, target))
         dims = dims_of(source.shape)
-        own = tuple((Operand(tile, dims, True), step, count) for tile, step, count in indices)
+        operands = [(tile, dims) for tile in (source, *(tile for tile, _, _ in indices), target)]
         extents = dict(zip(dims, source.shape, strict=True))
-        moved, place = (Operand(tile, dims, True) for tile in (source, target))
-        self.emit("identity", [moved], place, extents, dims[-1], indices=own, gathers=gathers)
+        moves = {"indices": tuple(own[1:] for own in indices), "gathers": gathers}
+        self.emit("identity", operands, extents, dims[-1], single=True, **moves)
 
     def copied(self, tile: DataTile, until: int | None = None) -> DataTile:
         """A copy with the last dim along lanes."""
@@ -509,8 +508,7 @@ class Site(msgspec.Struct, frozen=True):
             return result
         dims = dims_of(tile.shape)
         extents = dict(zip(dims, tile.shape, strict=True))
-        operands = [Operand(tile, dims)], Operand(result, dims)
-        self.emit("ReStickifyOpHBM", *operands, extents, dims[stick])
+        self.emit("ReStickifyOpHBM", [(tile, dims), (result, dims)], extents, dims[stick])
         return result
 
     def pointwise(
@@ -554,8 +552,7 @@ class Site(msgspec.Struct, frozen=True):
         }
         along = SPARE if stick is None else dims[stick]
         extents.setdefault(along, lanes)
-        operands = [Operand(tile, dims) for tile in tiles]
-        self.emit(name, operands, Operand(result, dims), extents, along, **further)
+        self.emit(name, [(tile, dims) for tile in (*tiles, result)], extents, along, **further)
         return result
 
     def copy(self, tile: DataTile, until: int | None = None) -> DataTile:
