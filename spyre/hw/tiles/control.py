@@ -186,18 +186,15 @@ def in_places(
     The operation of a value writes the place of the old one if it is elementwise, and nothing reads
     the old value afterwards.
     """
-    tracer = site.tracer
-    outer, tracer.targets = tracer.targets, dict(tracer.targets)
     for (argument, place), name in zip(carried.items(), yields, strict=True):
         maker = next((k for k, o in enumerate(region.body) if name in o.results), None)
         if maker is None or not region.body[maker].name.startswith(ELEMENTWISE):
             continue
         if not any(argument in o.all_uses() for o in region.body[maker + 1 :]):
-            tracer.targets[name] = place
+            site.tracer.targets[id(region.body[maker])] = place
     body = tuple(op for op in region.body if op.name not in TERMINATORS)
     end = TileOp("scf.yield", fields={"values": tuple(yields)})
-    made = tracer.run_body((*body, end), site.level, {**others, **carried})
-    tracer.targets = outer
+    made = site.tracer.run_body((*body, end), site.level, {**others, **carried})
     pairs = zip(made, carried.values(), strict=True)
     copy_back(site, [(site.as_tile(value, place.shape), place) for value, place in pairs])
 
@@ -278,8 +275,10 @@ def trace_deliver(site: Site) -> None:
     else:
         tiles = _folded(branch, future, order)
     for name, whole, type_ in zip(op.results, tiles, op.fields["!result"], strict=True):
-        site.bind(reshaped(branch, whole, type_.extents), name)
-        site.tracer.consumers[name] = np.isin(np.arange(site.n_tiles), [*needed])
+        value = reshaped(branch, whole, type_.extents)
+        site.bind(value, name)
+        mask = np.isin(np.arange(site.n_tiles), [*needed])
+        site.tracer.delivered[id(value)] = value, mask
 
 
 def _read(future: Future, producer: Int64Array) -> list[DataTile]:

@@ -149,13 +149,12 @@ def _body(
     site: Site, seen: Sequence[Value], shape: Shape, to_output: Shape, target: DataTile | None
 ) -> DataTile:
     """The tile that the body yields; its last operation writes ``target``, if it can."""
-    tracer, body = site.tracer, site.op.regions[0].body
-    order = tuple(sorted(range(len(shape)), key=to_output.index))
-    inner, outer = None if target is None else target.permuted(order), tracer.targets
-    (name,) = body[-1].fields["values"]
-    tracer.targets = {} if inner is None else {name: inner}
+    body, inner = site.op.regions[0].body, None
+    if target is not None:
+        inner = target.permuted(tuple(sorted(range(len(shape)), key=to_output.index)))
+        makers = (op for op in body if body[-1].fields["values"][0] in op.results)
+        site.tracer.targets |= {id(op): inner for op in makers}
     (made,) = _run(site, seen, shape, body)
-    tracer.targets = outer
     tile = site.as_tile(made, shape)
     return target if tile is inner and target is not None else tile.permuted(to_output)
 

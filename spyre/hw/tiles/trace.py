@@ -94,7 +94,8 @@ class Tracer(msgspec.Struct, dict=True):
 
     ``pointers``: by parameter name; ``numbers``: of the other parameters. ``handler``: traces one
     operation. The constants' memory is the argument after the last pointer. ``places``, ``uses``:
-    of `last_uses`.
+    of `last_uses`. ``targets``: where operations write their results, by identity; ``delivered``:
+    values that deliveries bring, with the tiles that consume them, by identity.
     """
 
     program: KtirProgram
@@ -108,9 +109,9 @@ class Tracer(msgspec.Struct, dict=True):
     constants: dict[object, tuple[int, str, Array]] = msgspec.field(default_factory=dict)
     constant_bytes: int = 0
     scope: ChainMap[str, Value | Pending] = msgspec.field(default_factory=ChainMap)
-    targets: dict[str, DataTile] = msgspec.field(default_factory=dict)
+    targets: dict[int, DataTile] = msgspec.field(default_factory=dict)
     iterators: list[Number] = msgspec.field(default_factory=list)
-    consumers: dict[str, BoolArray] = msgspec.field(default_factory=dict)
+    delivered: dict[int, tuple[Value, BoolArray]] = msgspec.field(default_factory=dict)
     places: dict[int, int] = msgspec.field(default_factory=dict)
     uses: dict[tuple[int, str], int] = msgspec.field(default_factory=dict)
     sequence: int = 0
@@ -241,8 +242,9 @@ class Site(msgspec.Struct, frozen=True):
     def check_uses(self) -> None:
         """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
         for name in self.op.uses():
-            consumers = self.tracer.consumers.get(name)
-            if consumers is not None and (others := self.level.active & ~consumers).any():
+            value = self.tracer.scope.get(name)
+            _, consumers = self.tracer.delivered.get(id(value), (value, self.level.active))
+            if (others := self.level.active & ~consumers).any():
                 message = f"%{name} is used on a tile that does not consume it"
                 expected = f"tiles {np.flatnonzero(consumers).tolist()}"
                 found = f"tile {np.argwhere(others)[0][1]}"
@@ -373,7 +375,6 @@ class Site(msgspec.Struct, frozen=True):
         """Define a result; the storage of a tile lives until its last use."""
         name = name or self.op.results[0]
         self.tracer.scope[name] = value
-        self.tracer.consumers.pop(name, None)
         if isinstance(value, DataTile):
             self.keep(value, self.tracer.last_use(self.op, name))
 
@@ -385,7 +386,7 @@ class Site(msgspec.Struct, frozen=True):
     def bind_computed(self, compute: Pending) -> None:
         """Define the result as the tile of ``compute``, which waits if only a store uses it."""
         waits = self.is_only_used_by("ktdp.store")
-        self.bind(compute if waits else compute(self.tracer.targets.get(self.op.results[0])))
+        self.bind(compute if waits else compute(self.tracer.targets.get(id(self.op))))
 
     def is_apart(self, target: DataTile, tiles: Tiles) -> bool:
         """True if none of ``tiles`` is in the memory of ``target``."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from spyre.errors import Finding
 from spyre.mlir.tiles.forms import Element, elements_of
-from spyre.mlir.tiles.rules import Context, attribute_faults, grid_of, rule_faults
+from spyre.mlir.tiles.rules import Context, ScopedValue, attribute_faults, grid_of, rule_faults
 from spyre.mlir.tiles.syntax import (
     FLOATS,
     INTEGERS,
@@ -67,20 +65,12 @@ def check_tiles(module: TileModule) -> tuple[Finding, ...]:
     return tuple(sorted(RULES.findings(module, module.locate, _MOST), key=textual_place))
 
 
-class _Value(msgspec.Struct):
-    """A value in scope. ``defined_by``: its operation; None for arguments."""
-
-    type: Type
-    defined_by: TileOp | None = None
-    uses: list[int] = msgspec.field(default_factory=list)
-
-
 class _Function:
     """The walk over one function."""
 
     def __init__(self, module: TileModule, function: TileFunction) -> None:
         self.module, self.function = module, function
-        self.scope: ChainMap[str, _Value] = ChainMap()
+        self.scope: ChainMap[str, ScopedValue] = ChainMap()
         self.anywhere = {name: op.position for op in function.walk() for name in op.results}
 
     def check(self) -> Faults:
@@ -97,7 +87,7 @@ class _Function:
     def _define(self, name: Name, type_: Type, op: TileOp | None) -> Faults:
         if name in self.scope:
             yield Fault("SPY133", name.start_pos, f"%{name} is defined twice", "another name")
-        self.scope[name] = _Value(type_, op)
+        self.scope[name] = ScopedValue(type_, op)
 
     def _undefined(self, name: Name) -> Fault[int]:
         place, hint = self.anywhere.get(name, -1), "a result of the operation with the region"
@@ -138,11 +128,10 @@ class _Function:
         row; then the regions and results.
         """
         row = operation_rows().get(op.name, OperationRow(op.name))
-        known, types = True, {}
+        known = True
         for name in op.uses():
             if name in self.scope:
                 value = self.scope[name]
-                types[str(name)] = value.type
                 value.uses.append(name.start_pos)
                 yield from _use_faults(op, name, value)
                 known = known and (value.type.kind not in _PLACES or _takes_places(op))
@@ -152,7 +141,7 @@ class _Function:
         for field_ in (*op.fields.values(), op.attributes):
             yield from attribute_faults(self.module, field_, op.position)
         if known:
-            context = Context(self.module, self.function, op, types)
+            context = Context(self.module, self.function, op, self.scope)
             faults = [*_operand_faults(context, elements_of(row.form)), *_kind_faults(context, row)]
             if row.result == "outs" and "!result" in op.fields:
                 pair = [", ".join(map(str, context.type(key))) for key in ("outs", "result")]
@@ -190,7 +179,7 @@ def _takes_places(op: TileOp) -> bool:
     return op.name.startswith("ktdp.") or op.name in RETURNS
 
 
-def _use_faults(op: TileOp, name: Name, value: _Value) -> Faults:
+def _use_faults(op: TileOp, name: Name, value: ScopedValue) -> Faults:
     """A tensor.empty is a starting value, never an operand (M6); places are no values."""
     outs = (*op.fields.get("outs", ()), op.fields.get("into"))
     if value.defined_by and value.defined_by.name == "tensor.empty" and name not in outs:
@@ -213,9 +202,9 @@ def _operand_faults(context: Context, elements: tuple[Element, ...]) -> Faults:
         if element.sign in ("[", "&", "&&") or element.name in ("base", "symbols"):
             for name in names_in(tuple(s.expressions for s in given) if element.sign == "&&"
                                  else given):  # fmt: skip
-                if name in context.types and context.types[name].kind not in INTEGERS:
-                    message = f"%{name} is no integer"
-                    yield context.fault("SPY182", message, "index", context.types[name])
+                type_ = context.type_of_value(name)
+                if type_ is not None and type_.kind not in INTEGERS:
+                    yield context.fault("SPY182", f"%{name} is no integer", "index", type_)
         elif element.sign == "%":
             written = fields.get(f"!{element.name}", fields.get("!T"))
             if element.name in _LISTS:

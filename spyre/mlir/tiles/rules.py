@@ -6,7 +6,7 @@ have the types that are written. Shapes are static here: ``?`` stays open until 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -52,13 +52,21 @@ COMBINERS = ("addf", "mulf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi
              "minsi", "maxui", "minui")  # fmt: skip
 
 
+class ScopedValue(msgspec.Struct):
+    """A value in scope. ``defined_by``: its operation; None for arguments."""
+
+    type: Type
+    defined_by: TileOp | None = None
+    uses: list[int] = msgspec.field(default_factory=list)
+
+
 class Context(msgspec.Struct, frozen=True):
-    """An operation where it stands. ``types``: of its operands, by name."""
+    """An operation where it stands. ``scope``: the values before it, by name."""
 
     module: TileModule
     function: TileFunction
     op: TileOp
-    types: dict[str, Type]
+    scope: Mapping[str, ScopedValue]
 
     def type(self, key: str) -> Any:
         """The type written for field ``key``."""
@@ -75,7 +83,7 @@ class Context(msgspec.Struct, frozen=True):
     def type_of(self, text: str) -> Type:
         """The type that a side is a property of."""
         key = text.partition(".")[0]
-        type_ = self.types[self.op.fields[key[1:]]] if key[0] == "%" else self.type(key)
+        type_ = self.scope[self.op.fields[key[1:]]].type if key[0] == "%" else self.type(key)
         found: Type = type_[0] if isinstance(type_, tuple) else type_
         return found
 
@@ -83,9 +91,13 @@ class Context(msgspec.Struct, frozen=True):
         """Value of an attribute, aliases resolved; None if it is not given."""
         return self.module.attribute(self.op, key)
 
+    def type_of_value(self, name: str) -> Type | None:
+        """The type of a value; None where it has none, as the variables of an operation."""
+        return self.scope[name].type if name in self.scope else None
+
     def maker(self, name: str) -> TileOp | None:
         """The operation with a result of this name."""
-        return next((op for op in self.function.walk() if name in op.results), None)
+        return self.scope[name].defined_by if name in self.scope else None
 
     def written(self, names: Sequence[str], types: Sequence[Type] | None) -> Faults:
         """Values whose types are not those that are written (SPY181, SPY183); None: nothing is."""
@@ -93,7 +105,7 @@ class Context(msgspec.Struct, frozen=True):
         yield from self.equal("SPY183", "values and their types differ in number", wanted, count)
         for name, type_ in zip(names, types or (), strict=False):
             message = f"%{name} has another type than is written"
-            yield from self.equal("SPY181", message, type_, self.types.get(name, "index"))
+            yield from self.equal("SPY181", message, type_, self.type_of_value(name) or "index")
 
     def equal(self, code: str, message: str, expected: object, found: object) -> Faults:
         """A fault if two things differ."""
@@ -364,7 +376,7 @@ def _select(context: Context) -> Faults:
     fields, types = context.op.fields, context.op.fields["!types"]
     names, count = [fields["a"], fields["b"], fields["condition"]], len(types) + 1
     yield from context.written(names[:count], (types[-1], types[-1], types[0])[:count])
-    condition = context.types[fields["condition"]]
+    condition = context.scope[fields["condition"]].type
     if condition.scalar != "i1" or (condition.shape and condition.shape != types[-1].shape):
         yield context.fault("SPY182", "the condition is no i1 of this shape", "i1", condition)
 
@@ -594,7 +606,7 @@ def _for(context: Context) -> Faults:
         yield context.fault("SPY187", "this word is none of a loop", "unsigned", sign)
     kind = fields["!T"].kind if "!T" in fields else "index"
     for key in ("lower", "upper", "step"):
-        found, message = context.types[fields[key]].kind, f"%{fields[key]} has another type"
+        found, message = context.scope[fields[key]].type.kind, f"%{fields[key]} has another type"
         yield from context.equal("SPY181", message, kind, found)
     yield from context.written(fields.get("inits", ()), fields.get("!types", ()))
 

@@ -476,6 +476,24 @@ def test_a_float_carried_in_a_loop_that_depends_on_data(device):
     np.testing.assert_array_equal(found[:, 0], np.maximum(x[:, :8].max(axis=1), 0))
 
 
+def test_a_name_used_again_inside_of_a_loop(device):
+    """The operation inside does not write where the one of that name outside does."""
+    text = of_tile("""
+  %one = arith.constant 1 : index
+  %r = scf.for %i = %zero to %n step %one iter_args(%acc = %a) -> (tensor<1x64xf16>) {
+    %q = scf.for %j = %zero to %one step %one iter_args(%b = %a) -> (tensor<1x64xf16>) {
+      %s = arith.mulf %a, %a : tensor<1x64xf16>
+      %t = arith.addf %s, %b : tensor<1x64xf16>
+      scf.yield %t : tensor<1x64xf16>
+    }
+    %s = arith.addf %acc, %q : tensor<1x64xf16>
+    scf.yield %s : tensor<1x64xf16>
+  }""")
+    x = np.arange(256).reshape(4, 64).astype(np.float16) % 8 / 4
+    (found,) = run(text, {"x": x, "n": 3}, device, verify=True).outputs
+    np.testing.assert_array_equal(found, x + 3 * (x * x + x))
+
+
 def test_sticks_rearranged_by_linear_maps(device):
     text = of_tile("""
   %e = tensor.empty() : tensor<8x8xf16>
