@@ -165,8 +165,7 @@ def _filled_up(site: Site, tile: DataTile, shape: Shape) -> DataTile:
     """The tile with zeros behind it, in ``shape``."""
     if tile.shape == shape:
         return tile
-    whole = site.slot(shape, tile.element, len(shape) - 1, site.now)
-    site.write(site.filled(0, tile.element, shape), whole)
+    whole = site.zeroed(site.slot(shape, tile.element, len(shape) - 1, site.now))
     site.move(tile, whole.part(site.numbers([0] * len(shape)), tile.shape, site.level))
     return whole
 

@@ -448,8 +448,12 @@ class Site(msgspec.Struct, frozen=True):
             return tile
         shape = tuple(lanes if k == d else size for k, size in enumerate(tile.shape))
         behind = tile.offsets + -(-tile.shape[d] // lanes) * STICK_BYTES
-        zero = self.filled(0, tile.element, shape)
-        self.pointwise("identity", [zero], shape, replace(tile, shape=shape, offsets=behind))
+        self.zeroed(replace(tile, shape=shape, offsets=behind))
+        return tile
+
+    def zeroed(self, tile: DataTile) -> DataTile:
+        """The tile, with zeros written to it."""
+        self.write(self.filled(0, tile.element, tile.shape), tile)
         return tile
 
     def emit(
