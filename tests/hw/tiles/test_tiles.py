@@ -389,6 +389,20 @@ JOINED = """func.func @joined() {
 """
 
 
+@pytest.mark.parametrize(("pitch", "codes"), [(32, ["SPY711"]), (96, [])])
+def test_elements_within_sticks_that_two_tiles_write(pitch, codes):
+    text = of_tile("%r = arith.addf %a, %a : tensor<1x64xf16>").replace(
+        "%y, sizes: [4, 64], strides: [64, 1]", f"%y, sizes: [4, 64], strides: [{pitch}, 1]"
+    )
+    device = Device("ieee", 1, sanitize="race")
+    result = run(text, {"x": halves(4, 64), "y": halves(8, 64), "n": 0}, device)
+    assert [finding.code for finding in result.findings] == codes
+    for finding in result.findings:
+        assert "32 elements" in str(finding)
+        assert "last written by core 0" in str(finding)
+        assert ".ktir:" in str(finding)
+
+
 def test_a_view_of_places_that_follow_each_other():
     """It reads their bytes, whatever their elements are; of one place alone they are checked."""
     x, numbers = halves(64), np.arange(40, dtype=np.int32)
