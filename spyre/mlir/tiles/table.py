@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import groupby
 
 import msgspec
 from msgspec.structs import replace
@@ -30,11 +31,6 @@ class OperationRow(msgspec.Struct, frozen=True):
     kinds: str = ""
     engine: str = ""
     refused: str = ""
-
-    @property
-    def dialect(self) -> str:
-        """``arith`` of ``arith.addi``."""
-        return self.name.partition(".")[0]
 
 
 UNARY = "%a ~ : !T"
@@ -196,8 +192,6 @@ def operation_rows() -> Mapping[str, OperationRow]:
 @cache
 def dialects() -> Mapping[str, tuple[str, ...]]:
     """Names of the operations that are simulated, by dialect."""
-    found: dict[str, list[str]] = {}
-    for row in operation_rows().values():
-        if not row.refused and "." in row.name:
-            found.setdefault(row.dialect, []).append(row.name)
-    return {dialect: tuple(sorted(names)) for dialect, names in found.items()}
+    names = sorted(row.name for row in operation_rows().values() if not row.refused)
+    groups = groupby(names, lambda name: name.partition(".")[0])
+    return {dialect: tuple(own) for dialect, own in groups if dialect not in RETURNS}
