@@ -390,13 +390,8 @@ class Site(msgspec.Struct, frozen=True):
 
     def is_apart(self, target: DataTile, tiles: Tiles) -> bool:
         """True if none of ``tiles`` is in the memory of ``target``."""
-        pointers = self.tracer.pointers.items()
-        names = [
-            *(pointer.shared or name for name, pointer in pointers),
-            "constants",
-            "reserved",
-            "",
-        ]
+        names = [pointer.shared or name for name, pointer in self.tracer.pointers.items()]
+        names += ["constants", "reserved", ""]
         return names[target.owner] not in [names[tile.owner] for tile in tiles]
 
     def is_only_used_by(self, user: str = "") -> bool:
