@@ -19,7 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from spyre.dtypes import decode_bfloat16, decode_device, encode_bfloat16, encode_device
+from spyre.dtypes import (
+    codes_to_bytes,
+    decode_bfloat16,
+    decode_device,
+    encode_bfloat16,
+    encode_device,
+)
 from spyre.errors import (
     DeviceFault,
     Finding,
@@ -93,7 +99,8 @@ class Tracer(msgspec.Struct, dict=True):
     """The walk over one function.
 
     ``pointers``: by parameter name; ``numbers``: of the other parameters. ``handler``: traces one
-    operation. The constants' memory is the argument after the last pointer. ``places``, ``uses``:
+    operation. The constants' memory is the argument after the last pointer: ``image``, whole sticks
+    each, and ``constants``, the bytes at which they are. ``places``, ``uses``:
     of `last_uses`. ``targets``: where operations write their results, by identity; ``delivered``:
     values that deliveries bring, with the tiles that consume them, by identity.
     """
@@ -106,8 +113,8 @@ class Tracer(msgspec.Struct, dict=True):
     handler: Callable[[Site], None]
     scratchpad: Scratchpad
     statements: list[TileStatement] = msgspec.field(default_factory=list)
-    constants: dict[object, tuple[int, str, Array]] = msgspec.field(default_factory=dict)
-    constant_bytes: int = 0
+    constants: dict[object, int] = msgspec.field(default_factory=dict)
+    image: bytearray = msgspec.field(default_factory=bytearray)
     scope: ChainMap[str, Value | Pending] = msgspec.field(default_factory=ChainMap)
     targets: dict[int, DataTile] = msgspec.field(default_factory=dict)
     iterators: list[Number] = msgspec.field(default_factory=list)
@@ -140,10 +147,10 @@ class Tracer(msgspec.Struct, dict=True):
         self.run_body(self.function.body, self.root)
         self._exchange(whole, False)
         program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
-        images = tuple((element, image) for _, element, image in self.constants.values())
+        image = np.frombuffer(self.image or bytearray(STICK_BYTES), np.uint8)
         message = f"tiles of {self.spilled} bytes are in device memory: the scratchpad is full"
         note = Finding("SPY197", Severity.WARNING, message, whole.place, hint="use smaller tiles")
-        return TracedKernel(file, program, images, (note,) if self.spilled else ())
+        return TracedKernel(file, program, image, (note,) if self.spilled else ())
 
     def _exchange(self, site: Site, is_begin: bool) -> None:
         """Bring memory that the launch gives to the scratchpads, or their content back."""
@@ -361,15 +368,19 @@ class Site(msgspec.Struct, frozen=True):
         """Byte of the constants' memory at which the numbers ``row`` of a shape are."""
         tracer, key = self.tracer, (element, held, row.tobytes())
         if key not in tracer.constants:
-            if tracer.constant_bytes + size > MOST_CONSTANT_BYTES:
+            if len(tracer.image) + size > MOST_CONSTANT_BYTES:
                 self.refuse("a table of so many numbers", f"at most {MOST_CONSTANT_BYTES} bytes")
             image = np.full(size // ELEMENT_BYTES[element], row[0] if len(row) == 1 else 0.0)
             steps, _ = slot_pitches(held, element, stick)
             strides = [step // ELEMENT_BYTES[element] * image.itemsize for step in steps]
             np.lib.stride_tricks.as_strided(image, held, strides)[...] = row.reshape(held)
-            tracer.constants[key] = (tracer.constant_bytes, element, image)
-            tracer.constant_bytes += size
-        return tracer.constants[key][0]
+            name, tracer.constants[key] = FORMATS[element], len(tracer.image)
+            codes = encode_device(
+                image.astype(np.int32 if "INT" in name else np.float32), name,
+                tracer.numerics.alu_rules,
+            )  # fmt: skip
+            tracer.image += codes_to_bytes(codes, name).tobytes()
+        return tracer.constants[key]
 
     def bind(self, value: Value | Pending, name: str = "") -> None:
         """Define a result; the storage of a tile lives until its last use."""
