@@ -248,10 +248,10 @@ class Site(msgspec.Struct, frozen=True):
 
     def check_uses(self) -> None:
         """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
-        for name in self.op.uses():
-            value = self.tracer.scope.get(name)
-            _, consumers = self.tracer.delivered.get(id(value), (value, self.level.active))
-            if (others := self.level.active & ~consumers).any():
+        delivered, scope = self.tracer.delivered, self.tracer.scope
+        for name in self.op.uses() if delivered else ():
+            _, consumers = delivered.get(id(scope.get(name)), (None, None))
+            if consumers is not None and (others := self.level.active & ~consumers).any():
                 message = f"%{name} is used on a tile that does not consume it"
                 expected = f"tiles {np.flatnonzero(consumers).tolist()}"
                 found = f"tile {np.argwhere(others)[0][1]}"
