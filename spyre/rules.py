@@ -81,6 +81,12 @@ class RuleSet(msgspec.Struct, Generic[SubjectT, PlaceT], frozen=True):
         )
 
 
+def textual_place(finding: Finding) -> tuple[int, int]:
+    """Line and column of a finding, by which findings on a text are sorted."""
+    location = finding.location
+    return getattr(location, "line", 0), getattr(location, "column", 0)
+
+
 # --- arguments of public functions ------------------------------------------------------------
 
 LARGEST = 1 << 62

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spyre.errors import LaunchError, Severity, ValidationError
+from spyre.errors import LaunchError
 from spyre.layout import contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.mlir.tiles import KtirArgument, KtirProgram, load_ktir
 from spyre.runtime.flex import LaunchPlan, LoadedKernel
 from spyre.runtime.kernel import Kernel, Launch
-from spyre.runtime.run import TilePointer, Traces, constant_bytes, traced_function
+from spyre.runtime.run import TilePointer, Traces, traced_function
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
 
@@ -33,9 +33,7 @@ def ktir(source: str | os.PathLike[str], function: str | None = None) -> KtirFun
     a text with errors.
     """
     program = load_ktir(source)
-    findings = program.check()
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        raise ValidationError(findings)
+    program.check(raise_on_error=True)
     return KtirFunction(program, program.function(function).name)
 
 
@@ -118,7 +116,7 @@ def _load(traced: TracedKernel, card: Any, like: DeviceBuffer) -> tuple[LoadedKe
     kernel = Kernel(traced, card.device)
     loaded = card.blocking.load(kernel)
     kernel.reserve_scratch()
-    words = torch.from_numpy(constant_bytes(traced.constants, card.device.numerics).view(np.int32))
+    words = torch.from_numpy(traced.constants.view(np.int32))
     return loaded, words.to(torch.device("spyre", card.index))
 
 

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Severity
-from spyre.hw.access import Box, global_coordinate, is_indirect
+from spyre.hw.access import Box, canonical_cores, global_coordinate, is_indirect
 from spyre.hw.counters import ExecuteLabels
 from spyre.hw.linking import Allocation, LinkedProgram, Variant, first_outside, variants_of
 from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of, shown_address
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.hw.tile_dims import pitch_mismatch, tile_dims
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component
+from spyre.mlir.operation import Component, Indirection
 
 PLANNER_LX_BYTES = 1_677_721
 """LX available to the compiler's planner: 80 % of 2 MiB (hardware reference §2)."""
@@ -336,10 +336,46 @@ def static_findings(
             yield from check_span(variant, label)
         if Check.LX in checks:
             yield from check_lx_boundary(variant, label)
+        if Check.RACE in checks:
+            yield from check_elements(variant, label)
     if Check.MEMORY in checks:
         yield from check_overlaps(linked, variants, label)
     if Check.LX in checks:
         yield from check_stale(linked, variants, label)
+
+
+def check_elements(variant: Variant, label: ExecuteLabels) -> Iterator[SanitizerFinding]:
+    """Elements in HBM that several cores write (SPY711), of outputs whose sticks cores share."""
+    op = variant.op
+    for operand in range(len(op.tensors) - len(op.outputs), len(op.tensors)):
+        tensor, starts = op.tensors[operand], variant.starts[:, operand, :]
+        # Which elements an index selects depends on data.
+        is_gathered = tensor.indirection is Indirection.VALUE
+        if not tensor.by_elements or is_gathered or tensor.component is Component.LX:
+            continue
+        boxes = [(p, box) for p, box in enumerate(variant.boxes[operand]) if box is not None]
+        # Of instances whose cores are equally far from each other one is looked at.
+        _, members = np.unique(starts - starts[:, :1], axis=0, return_index=True)
+        for member in members.tolist():
+            begins = starts[member] - starts[member].min()
+            size = int(begins.max()) + max((box.end_bytes for _, box in boxes), default=0)
+            writers = np.zeros(size // tensor.unit_bytes, np.uint8)
+            for position, box in boxes:
+                own = canonical_cores(op)[position] + 1
+                at = (begins[position] + box.walk.offsets()) // tensor.unit_bytes
+                taken = at[(writers[at] != 0) & (writers[at] != own)]
+                if taken.size:
+                    other = op.cores[int(writers[taken[0]]) - 1]
+                    yield _finding(
+                        variant, label, Check.RACE, "SPY711", Severity.ERROR,
+                        f"{op.name}: several cores write the same elements of {tensor.name}",
+                        operand, member=member, position=position,
+                        address=int(starts[member].min() + taken[0] * tensor.unit_bytes),
+                        expected="every element written by one core",
+                        found=count_of(taken.size, "element"), last_writer=f"core {other}",
+                    )  # fmt: skip
+                    return
+                writers[at] = own
 
 
 def check_alignment(variant: Variant, label: ExecuteLabels) -> Iterator[SanitizerFinding]:

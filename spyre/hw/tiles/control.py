@@ -76,8 +76,7 @@ def trace_for(site: Site) -> None:
     for own, every in history.items():
         known[own] = replace(every, values=every.values[trip, inner.parent_rows], level=inner)
     yields = [value for _, own, _, _, value in rows if own in places]
-    made = in_places(site.at(inner), region, places, known, yields)
-    site.at(inner).copy_back(made, [*places.values()])
+    in_places(site.at(inner), region, places, known, yields)
     for name, own, *_ in rows:
         site.bind(places[own] if own in places else finals[own], name)
 
@@ -181,26 +180,36 @@ def in_places(
     carried: Mapping[str, DataTile],
     others: Mapping[str, Value],
     yields: Sequence[str],
-) -> list[DataTile]:
+) -> None:
     """Trace a region whose values ``yields`` replace the tiles in ``carried``.
 
     The operation of a value writes the place of the old one if it is elementwise, and nothing reads
     the old value afterwards.
     """
-    tracer = site.tracer
-    outer, tracer.targets = tracer.targets, dict(tracer.targets)
     for (argument, place), name in zip(carried.items(), yields, strict=True):
         maker = next((k for k, o in enumerate(region.body) if name in o.results), None)
         if maker is None or not region.body[maker].name.startswith(ELEMENTWISE):
             continue
         if not any(argument in o.all_uses() for o in region.body[maker + 1 :]):
-            tracer.targets[name] = place
+            site.tracer.targets[id(region.body[maker])] = place
     body = tuple(op for op in region.body if op.name not in TERMINATORS)
     end = TileOp("scf.yield", fields={"values": tuple(yields)})
-    made = tracer.run_body((*body, end), site.level, {**others, **carried})
-    tracer.targets = outer
+    made = site.tracer.run_body((*body, end), site.level, {**others, **carried})
     pairs = zip(made, carried.values(), strict=True)
-    return [site.as_tile(value, place.shape) for value, place in pairs]
+    copy_back(site, [(site.as_tile(value, place.shape), place) for value, place in pairs])
+
+
+def copy_back(site: Site, pairs: Sequence[tuple[DataTile, DataTile]]) -> None:
+    """Copy values to the places of those they replace, through another place where they are one of
+    those themselves.
+    """
+    moved = []
+    for tile, place in pairs:
+        if not tile.begins_as(place) or tile.differs(place):
+            through = any(tile.begins_as(other) for _, other in pairs)
+            moved.append((site.copy(tile, site.now) if through else tile, place))
+    for tile, place in moved:
+        site.write(tile, place)
 
 
 def trace_if(site: Site) -> None:
@@ -266,8 +275,10 @@ def trace_deliver(site: Site) -> None:
     else:
         tiles = _folded(branch, future, order)
     for name, whole, type_ in zip(op.results, tiles, op.fields["!result"], strict=True):
-        site.bind(reshaped(branch, whole, type_.extents), name)
-        site.tracer.consumers[name] = np.isin(np.arange(site.n_tiles), [*needed])
+        value = reshaped(branch, whole, type_.extents)
+        site.bind(value, name)
+        mask = np.isin(np.arange(site.n_tiles), [*needed])
+        site.tracer.delivered[id(value)] = value, mask
 
 
 def _read(future: Future, producer: Int64Array) -> list[DataTile]:
@@ -307,5 +318,5 @@ def _folded(site: Site, future: Future, order: Int64Array) -> list[DataTile]:
     for producer in order:
         parts: dict[str, Value] = dict(zip(names[count:], _read(future, producer), strict=True))
         carried = dict(zip(names[:count], totals, strict=True))
-        site.copy_back(in_places(site, region, carried, parts, _yields(region)), totals)
+        in_places(site, region, carried, parts, _yields(region))
     return totals

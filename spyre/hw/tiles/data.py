@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from spyre.hw.tiles.lowering import PRODUCT, Operand
+from spyre.hw.tiles.lowering import PRODUCT
 from spyre.hw.tiles.trace import Site, dims_of
 from spyre.hw.tiles.values import PAIR, DataTile, Number, Shape
 from spyre.mlir.operation import MASK_CONSTANT
@@ -156,9 +156,8 @@ def reduced(
         further = {"masks": {names[stick]: ((size, padded - size),)},
                    "constants": {MASK_CONSTANT: bits}}  # fmt: skip
     extents = dict(zip(names, tile.shape, strict=True)) | {names[stick]: padded}
-    output = Operand(target, tuple(names[d] for d in kept))
-    source = Operand(tile, names)
-    site.emit(REDUCTIONS[combiner], [source], output, extents, names[stick], **further)
+    operands = [(tile, names), (target, tuple(names[d] for d in kept))]
+    site.emit(REDUCTIONS[combiner], operands, extents, names[stick], **further)
     return target
 
 
@@ -166,8 +165,7 @@ def _filled_up(site: Site, tile: DataTile, shape: Shape) -> DataTile:
     """The tile with zeros behind it, in ``shape``."""
     if tile.shape == shape:
         return tile
-    whole = site.slot(shape, tile.element, len(shape) - 1, site.now)
-    site.write(site.filled(0, tile.element, shape), whole)
+    whole = site.zeroed(site.slot(shape, tile.element, len(shape) - 1, site.now))
     site.move(tile, whole.part(site.numbers([0] * len(shape)), tile.shape, site.level))
     return whole
 
@@ -201,9 +199,8 @@ def trace_product(site: Site) -> None:
         fits = target is not None and site.is_apart(target, (left, right))
         if target is None or not (is_whole and fits and target.lane_dim == rank - 1):
             target = site.rows(type_.extents, type_.element)
-        pairs = zip((left, right, target), names, strict=True)
-        *factors, output = (Operand(*pair, single) for pair in pairs)
-        site.emit(PRODUCT, factors, output, extents, "n")
+        operands = [*zip((left, right, target), names, strict=True)]
+        site.emit(PRODUCT, operands, extents, "n", single=single)
         return target if is_whole else site.pointwise("add", [start, target], target.shape, target)
 
     site.bind_computed(compute)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw.tiles.control import in_places, placed
+from spyre.hw.tiles.control import copy_back, in_places, placed
 from spyre.hw.tiles.data import IDENTITIES, REDUCTIONS, reduced
 from spyre.hw.tiles.elementwise import combined
 from spyre.hw.tiles.trace import Site
@@ -149,13 +149,12 @@ def _body(
     site: Site, seen: Sequence[Value], shape: Shape, to_output: Shape, target: DataTile | None
 ) -> DataTile:
     """The tile that the body yields; its last operation writes ``target``, if it can."""
-    tracer, body = site.tracer, site.op.regions[0].body
-    order = tuple(sorted(range(len(shape)), key=to_output.index))
-    inner, outer = None if target is None else target.permuted(order), tracer.targets
-    (name,) = body[-1].fields["values"]
-    tracer.targets = {} if inner is None else {name: inner}
+    body, inner = site.op.regions[0].body, None
+    if target is not None:
+        inner = target.permuted(tuple(sorted(range(len(shape)), key=to_output.index)))
+        makers = (op for op in body if body[-1].fields["values"][0] in op.results)
+        site.tracer.targets |= {id(op): inner for op in makers}
     (made,) = _run(site, seen, shape, body)
-    tracer.targets = outer
     tile = site.as_tile(made, shape)
     return target if tile is inner and target is not None else tile.permuted(to_output)
 
@@ -203,7 +202,8 @@ def _totals(
         others = [k for k in range(len(order)) if k not in places]
         if target is not None and is_whole and others in ([], [target.stick]):
             is_filled = all(extents[k] == target.lanes for k in others)
-            place = target.without(others) if is_filled else None
+            kept = [d for d in range(len(order)) if d not in others]
+            place = target.permuted(kept) if is_filled else None
         axes = tuple(map(present.index, summed))
         own = reduced(site, engine, source.permuted(present), axes, place)
         if target is not None and own is place:
@@ -288,10 +288,11 @@ def _stepwise(
     first = [points.get(d, 0) for d in range(len(shape))]
     slopes = [[int(d == k) for d in kept] for k in range(len(shape))]
     slices = [source.viewed(inner_shape, first, slopes, inner) for source in sources]
-    branch, made = site.at(inner), []
+    branch = site.at(inner)
     if folds:
-        pairs = zip(folds, slices, totals, strict=True)
-        made = [combined(branch, engine, [own, total], total) for (engine, _), own, total in pairs]
+        for (engine, _), own, total in zip(folds, slices, totals, strict=True):
+            made = combined(branch, engine, [own, total], total)
+            copy_back(branch, [(made, total)])
     else:
         iterators = iter(_iterators(branch, inner_shape))
         tracer.iterators = [
@@ -301,8 +302,7 @@ def _stepwise(
         others: dict[str, Value] = dict(zip(names, slices, strict=False))
         carried = dict(zip(names[len(slices) :], totals, strict=True))
         yields = op.regions[0].body[-1].fields["values"]
-        made = in_places(branch, op.regions[0], carried, others, yields)
-    branch.copy_back(made, totals)
+        in_places(branch, op.regions[0], carried, others, yields)
     for name, total, order in zip(op.results, totals, orders, strict=True):
         site.bind(total.permuted(tuple(map(kept.index, order))), name)
 

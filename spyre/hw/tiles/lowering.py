@@ -29,35 +29,30 @@ SPARE = "lane"
 """Stick dim of operations none of whose operands has elements along lanes."""
 
 
-class Operand(msgspec.Struct, frozen=True):
-    """A tile in an operation. ``dims``: the operation's dim of each of the tile's; ``single``: it
-    is accessed element by element.
-    """
-
-    tile: DataTile
-    dims: tuple[str, ...]
-    single: bool = False
+Operand = tuple[DataTile, tuple[str, ...]]
+"""A tile in an operation, and the operation's dim of each of the tile's."""
 
 
 class Intent(msgspec.Struct, frozen=True):
     """An operation to be stated at ``site``: operands, extents per dim, dim along lanes.
 
+    ``operands``: inputs, index tensors, output; ``single``: they are accessed element by element.
     ``key``: places of the iterations in program order. ``title`` names it: its place in the text.
-    ``masks``: as of `Operation`. ``indices``: index tensors of a move, with the bytes that an index
-    counts and how many there are; ``gathers``: they move the input, else the output.
+    ``masks``: as of `Operation`. ``indices``: of each index tensor the bytes that an index counts,
+    and how many there are; ``gathers``: they move the input, else the output.
     """
 
     site: Site
     name: str
-    inputs: tuple[Operand, ...]
-    output: Operand
+    operands: tuple[Operand, ...]
     extents: Mapping[str, int]
     stick: str
     key: Int64Array
     title: str
     constants: Mapping[str, int] = msgspec.field(default_factory=dict)
     masks: Mapping[str, tuple[tuple[int, int], ...]] = msgspec.field(default_factory=dict)
-    indices: tuple[tuple[Operand, int, int], ...] = ()
+    single: bool = False
+    indices: tuple[tuple[int, int], ...] = ()
     gathers: bool = True
 
     def statements(self) -> list[TileStatement]:
@@ -76,40 +71,34 @@ def _statement(intent: Intent, number: int, rows: Int64Array, tiles: Int64Array)
     level = intent.site.level
     name = intent.title if not number else f"{intent.title} ({number})"
     slices = _slices(intent.site.tracer.grid, tiles)
-    operands = (*intent.inputs, *(index for index, _, _ in intent.indices), intent.output)
-    starts = [
-        np.broadcast_to(level.lift(o.tile.offsets, o.tile.level), level.active.shape)[
-            np.ix_(rows, tiles)
-        ]
-        for o in operands
-    ]
+    every = [tile for tile, _ in intent.operands]
+    lifted = (level.lift(tile.offsets, tile.level) for tile in every)
+    starts = [np.broadcast_to(x, level.active.shape)[np.ix_(rows, tiles)] for x in lifted]
     fixed = _fixed_dims(intent, starts, [extent for _, extent, _ in slices])
     columns: list[Int64Array] = []
     owners: list[int] = []
     tensors = []
-    for k, operand in enumerate(operands):
-        if operand.tile.is_local and (starts[k] == starts[k][:1]).all():
+    for k, tile in enumerate(every):
+        if tile.is_local and (starts[k] == starts[k][:1]).all():
             numbers = tuple(starts[k][0].tolist())
         else:
             numbers = tuple(-1 - len(owners) - c for c in range(len(tiles)))
-            columns.append(starts[k] + int(operand.tile.is_local) * LX_BYTES * tiles)
-            owners += [operand.tile.owner] * len(tiles)
+            columns.append(starts[k] + int(tile.is_local) * LX_BYTES * tiles)
+            owners += [tile.owner] * len(tiles)
         moving = [dim for d, (dim, _, _) in enumerate(slices) if d not in fixed[k]]
-        tensor = _tensor(k, operand, intent, numbers, moving)
-        if intent.indices and k == (0 if intent.gathers else len(operands) - 1):
+        tensor = _tensor(k, intent, numbers, moving)
+        if intent.indices and k == (0 if intent.gathers else len(every) - 1):
             tensor = replace(tensor, indirection=Indirection.VALUE)
         tensors.append(tensor)
-    own = {dim: extent for dim, extent, _ in slices}
+    own, n_inputs = {dim: extent for dim, extent, _ in slices}, len(every) - len(intent.indices) - 1
     operation = Operation(
         name=intent.name, file=name, sdsc_name=name, dims=(*own, *intent.extents),
         extents={**own, **intent.extents}, cores=tuple(tiles.tolist()), slices=own,
         core_slices=tuple({dim: int(row[c]) for dim, _, row in slices} for c in range(len(tiles))),
-        inputs=tuple(tensors[: len(intent.inputs)]),
-        index_tensors=tuple(tensors[len(intent.inputs) : -1]),
+        inputs=tuple(tensors[:n_inputs]), index_tensors=tuple(tensors[n_inputs:-1]),
         outputs=(tensors[-1],), masks=intent.masks, constants=dict(intent.constants),
         constant_formats=dict.fromkeys(intent.constants, FORMATS["f32"]),
-        index_steps=tuple((step, count) for _, step, count in intent.indices),
-        data_format=tensors[-1].data_format,
+        index_steps=intent.indices, data_format=tensors[-1].data_format,
     )  # fmt: skip
     offsets = np.concatenate(columns, axis=1) if columns else np.zeros((len(rows), 0), np.int64)
     places = intent.key[rows], level.indices[rows]
@@ -139,25 +128,23 @@ def _fixed_dims(
     fixed: list[set[int]] = [set() for _ in starts]
     if intent.name != PRODUCT:
         return fixed
-    for k, operand in enumerate(intent.inputs):
+    for k, (tile, _) in enumerate(intent.operands[:-1]):
         box = starts[k].reshape(-1, *extents[::-1])
-        for d in range(0 if operand.tile.is_local else len(extents)):
+        for d in range(0 if tile.is_local else len(extents)):
             if (box == box.take([0], axis=len(extents) - d)).all():
                 fixed[k].add(d)
     both = set.intersection(*fixed[:-1])
     return [dims - both for dims in fixed]
 
 
-def _tensor(
-    index: int, operand: Operand, intent: Intent, starts: Shape, moving: Sequence[str]
-) -> Tensor:
-    tile = operand.tile
-    if operand.single:
-        pitches = dict(zip(operand.dims, tile.pitches, strict=True))
-        stick, lanes = operand.dims[-1], 1
+def _tensor(index: int, intent: Intent, starts: Shape, moving: Sequence[str]) -> Tensor:
+    tile, dims = intent.operands[index]
+    if intent.single:
+        pitches = dict(zip(dims, tile.pitches, strict=True))
+        stick, lanes = dims[-1], 1
         scale = dict.fromkeys((*pitches, *moving), 1)
     else:
-        pitches, scale, stick = _whole_sticks(operand, intent, moving)
+        pitches, scale, stick = _whole_sticks(tile, dims, intent.stick, moving)
         lanes = tile.lanes
     scale |= {dim: -1 for dim in intent.extents if dim not in scale}
     order = (stick, *(dim for dim in scale if dim != stick))
@@ -173,16 +160,17 @@ def _tensor(
 
 
 def _whole_sticks(
-    operand: Operand, intent: Intent, moving: Sequence[str]
+    tile: DataTile, dims: Sequence[str], spare: str, moving: Sequence[str]
 ) -> tuple[dict[str, int], dict[str, int], str]:
-    """Pitches and scales of the dims of an operand of sticks, and the dim along its lanes."""
-    tile = operand.tile
+    """Pitches and scales of the dims of an operand of sticks, and the dim along its lanes:
+    ``spare``, if it has no elements there.
+    """
     held = {
         dim: STICK_BYTES if k == tile.stick else tile.pitches[k]
-        for k, dim in enumerate(operand.dims)
+        for k, dim in enumerate(dims)
         if (tile.pitches[k] and tile.shape[k] > 1) or (k == tile.stick and tile.shape[k] == 1)
     }
-    stick = intent.stick if tile.stick is None else operand.dims[tile.stick]
+    stick = spare if tile.stick is None else dims[tile.stick]
     scale = dict.fromkeys((*held, *moving), 1)
     if stick not in scale:
         scale[stick] = -2

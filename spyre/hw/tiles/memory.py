@@ -236,11 +236,11 @@ def trace_moved(site: Site) -> None:
             site.fail(LaunchError, "SPY192", OVERLAP, expected, f"{found[1]} bytes")
     whole = [m for m, _, own in pieces if own is site.level and m.shape == access.shape]
     if len(pieces) == len(whole) == 1 and whole[0].stick is not None:
-        _bind_operand(site, whole[0])
+        _bind_operand(site, access, whole[0])
         return
     value = _value(site, access)
     if loads and access.view.is_clipped:
-        site.write(site.filled(0, value.element, value.shape), value)
+        site.zeroed(value)
     for memory, at, own in pieces:
         place = value.part(at, memory.shape, own)
         site.at(own).move(*((memory, place) if loads else (place, memory)))
@@ -257,17 +257,16 @@ def _value(site: Site, access: Access) -> DataTile:
     return value
 
 
-def _bind_operand(site: Site, memory: DataTile) -> None:
+def _bind_operand(site: Site, access: Access, memory: DataTile) -> None:
     """Whole sticks, as an operand of the statement that uses them or computes them."""
     if site.op.results:
         site.bind(memory if site.is_only_used_by() else site.copy(memory))
         return
-    name, is_mask = site.op.fields["value"], site.op.fields["!value"].element == "i1"
-    found = site.tracer.scope[name]
-    made = found(memory) if callable(found) and not is_mask else None
-    if made is not memory:
-        tile = made or site.tile(name, memory.shape)
-        site.write(converted(site, tile, memory.element) if is_mask else tile, memory)
+    name, scope = site.op.fields["value"], site.tracer.scope
+    if callable(found := scope[name]) and site.op.fields["!value"].element != "i1":
+        scope[name] = found(memory)
+    if scope[name] is not memory:
+        site.write(_value(site, access), memory)
 
 
 Line = tuple[Array, Shape]

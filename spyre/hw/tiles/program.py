@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -116,13 +115,12 @@ class TracedProgram(msgspec.Struct, frozen=True, eq=False, dict=True):
 class TracedKernel(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A program to launch: a traced function with the numbers that it reads from memory.
 
-    ``constants``: content of the last argument: element types and numbers, whole sticks each.
-    ``findings``: notes of the trace.
+    ``constants``: content of the last argument, in bytes. ``findings``: notes of the trace.
     """
 
     file: Path
     program: TracedProgram
-    constants: tuple[tuple[str, npt.NDArray[Any]], ...]
+    constants: npt.NDArray[np.uint8]
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -19,7 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from spyre.dtypes import decode_bfloat16, decode_device, encode_bfloat16, encode_device
+from spyre.dtypes import (
+    codes_to_bytes,
+    decode_bfloat16,
+    decode_device,
+    encode_bfloat16,
+    encode_device,
+)
 from spyre.errors import (
     DeviceFault,
     Finding,
@@ -93,8 +99,10 @@ class Tracer(msgspec.Struct, dict=True):
     """The walk over one function.
 
     ``pointers``: by parameter name; ``numbers``: of the other parameters. ``handler``: traces one
-    operation. The constants' memory is the argument after the last pointer. ``places``, ``uses``:
-    of `last_uses`.
+    operation. The constants' memory is the argument after the last pointer: ``image``, whole sticks
+    each, and ``constants``, the bytes at which they are. ``places``, ``uses``:
+    of `last_uses`. ``targets``: where operations write their results, by identity; ``delivered``:
+    values that deliveries bring, with the tiles that consume them, by identity.
     """
 
     program: KtirProgram
@@ -105,12 +113,12 @@ class Tracer(msgspec.Struct, dict=True):
     handler: Callable[[Site], None]
     scratchpad: Scratchpad
     statements: list[TileStatement] = msgspec.field(default_factory=list)
-    constants: dict[object, tuple[int, str, Array]] = msgspec.field(default_factory=dict)
-    constant_bytes: int = 0
+    constants: dict[object, int] = msgspec.field(default_factory=dict)
+    image: bytearray = msgspec.field(default_factory=bytearray)
     scope: ChainMap[str, Value | Pending] = msgspec.field(default_factory=ChainMap)
-    targets: dict[str, DataTile] = msgspec.field(default_factory=dict)
+    targets: dict[int, DataTile] = msgspec.field(default_factory=dict)
     iterators: list[Number] = msgspec.field(default_factory=list)
-    consumers: dict[str, BoolArray] = msgspec.field(default_factory=dict)
+    delivered: dict[int, tuple[Value, BoolArray]] = msgspec.field(default_factory=dict)
     places: dict[int, int] = msgspec.field(default_factory=dict)
     uses: dict[tuple[int, str], int] = msgspec.field(default_factory=dict)
     sequence: int = 0
@@ -139,10 +147,10 @@ class Tracer(msgspec.Struct, dict=True):
         self.run_body(self.function.body, self.root)
         self._exchange(whole, False)
         program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
-        images = tuple((element, image) for _, element, image in self.constants.values())
+        image = np.frombuffer(self.image or bytearray(STICK_BYTES), np.uint8)
         message = f"tiles of {self.spilled} bytes are in device memory: the scratchpad is full"
         note = Finding("SPY197", Severity.WARNING, message, whole.place, hint="use smaller tiles")
-        return TracedKernel(file, program, images, (note,) if self.spilled else ())
+        return TracedKernel(file, program, image, (note,) if self.spilled else ())
 
     def _exchange(self, site: Site, is_begin: bool) -> None:
         """Bring memory that the launch gives to the scratchpads, or their content back."""
@@ -240,8 +248,9 @@ class Site(msgspec.Struct, frozen=True):
 
     def check_uses(self) -> None:
         """LaunchError SPY190 for a delivered value that other tiles than its consumers use."""
-        for name in self.op.uses():
-            consumers = self.tracer.consumers.get(name)
+        delivered, scope = self.tracer.delivered, self.tracer.scope
+        for name in self.op.uses() if delivered else ():
+            _, consumers = delivered.get(id(scope.get(name)), (None, None))
             if consumers is not None and (others := self.level.active & ~consumers).any():
                 message = f"%{name} is used on a tile that does not consume it"
                 expected = f"tiles {np.flatnonzero(consumers).tolist()}"
@@ -359,21 +368,24 @@ class Site(msgspec.Struct, frozen=True):
         """Byte of the constants' memory at which the numbers ``row`` of a shape are."""
         tracer, key = self.tracer, (element, held, row.tobytes())
         if key not in tracer.constants:
-            if tracer.constant_bytes + size > MOST_CONSTANT_BYTES:
+            if len(tracer.image) + size > MOST_CONSTANT_BYTES:
                 self.refuse("a table of so many numbers", f"at most {MOST_CONSTANT_BYTES} bytes")
             image = np.full(size // ELEMENT_BYTES[element], row[0] if len(row) == 1 else 0.0)
             steps, _ = slot_pitches(held, element, stick)
             strides = [step // ELEMENT_BYTES[element] * image.itemsize for step in steps]
             np.lib.stride_tricks.as_strided(image, held, strides)[...] = row.reshape(held)
-            tracer.constants[key] = (tracer.constant_bytes, element, image)
-            tracer.constant_bytes += size
-        return tracer.constants[key][0]
+            name, tracer.constants[key] = FORMATS[element], len(tracer.image)
+            codes = encode_device(
+                image.astype(np.int32 if "INT" in name else np.float32), name,
+                tracer.numerics.alu_rules,
+            )  # fmt: skip
+            tracer.image += codes_to_bytes(codes, name).tobytes()
+        return tracer.constants[key]
 
     def bind(self, value: Value | Pending, name: str = "") -> None:
         """Define a result; the storage of a tile lives until its last use."""
         name = name or self.op.results[0]
         self.tracer.scope[name] = value
-        self.tracer.consumers.pop(name, None)
         if isinstance(value, DataTile):
             self.keep(value, self.tracer.last_use(self.op, name))
 
@@ -385,17 +397,12 @@ class Site(msgspec.Struct, frozen=True):
     def bind_computed(self, compute: Pending) -> None:
         """Define the result as the tile of ``compute``, which waits if only a store uses it."""
         waits = self.is_only_used_by("ktdp.store")
-        self.bind(compute if waits else compute(self.tracer.targets.get(self.op.results[0])))
+        self.bind(compute if waits else compute(self.tracer.targets.get(id(self.op))))
 
     def is_apart(self, target: DataTile, tiles: Tiles) -> bool:
         """True if none of ``tiles`` is in the memory of ``target``."""
-        pointers = self.tracer.pointers.items()
-        names = [
-            *(pointer.shared or name for name, pointer in pointers),
-            "constants",
-            "reserved",
-            "",
-        ]
+        names = [pointer.shared or name for name, pointer in self.tracer.pointers.items()]
+        names += ["constants", "reserved", ""]
         return names[target.owner] not in [names[tile.owner] for tile in tiles]
 
     def is_only_used_by(self, user: str = "") -> bool:
@@ -447,20 +454,23 @@ class Site(msgspec.Struct, frozen=True):
             return tile
         shape = tuple(lanes if k == d else size for k, size in enumerate(tile.shape))
         behind = tile.offsets + -(-tile.shape[d] // lanes) * STICK_BYTES
-        zero = self.filled(0, tile.element, shape)
-        self.pointwise("identity", [zero], shape, replace(tile, shape=shape, offsets=behind))
+        self.zeroed(replace(tile, shape=shape, offsets=behind))
+        return tile
+
+    def zeroed(self, tile: DataTile) -> DataTile:
+        """The tile, with zeros written to it."""
+        self.write(self.filled(0, tile.element, tile.shape), tile)
         return tile
 
     def emit(
         self,
         name: str,
-        inputs: Sequence[Operand],
-        output: Operand,
+        operands: Sequence[Operand],
         extents: Mapping[str, int],
         stick: str,
         **further: Any,
     ) -> None:
-        """State an operation of the engine; ``further``: as of `Intent`."""
+        """State an operation of the engine, the output last; ``further``: as of `Intent`."""
         tracer, level, place = self.tracer, self.level, self.place
         if not level.active.any():
             return
@@ -469,7 +479,7 @@ class Site(msgspec.Struct, frozen=True):
         title = f"{place.line}:{place.column} {self.op.name}" if place else self.op.name
         taken = sum(s.operation.sdsc_name.startswith(title) for s in tracer.statements)
         title = title if not taken else f"{title} [{taken}]"
-        intent = Intent(self, name, tuple(inputs), output, extents, stick, key, title, **further)
+        intent = Intent(self, name, tuple(operands), extents, stick, key, title, **further)
         tracer.statements += intent.statements()
         if sum(len(s.key) for s in tracer.statements) > MOST_INSTANCES:
             most = f"at most {MOST_INSTANCES} executes in one launch"
@@ -488,10 +498,10 @@ class Site(msgspec.Struct, frozen=True):
         if not source.shape:
             source, target = (tile.over((1,), ()) for tile in (source, target))
         dims = dims_of(source.shape)
-        own = tuple((Operand(tile, dims, True), step, count) for tile, step, count in indices)
+        operands = [(tile, dims) for tile in (source, *(tile for tile, _, _ in indices), target)]
         extents = dict(zip(dims, source.shape, strict=True))
-        moved, place = (Operand(tile, dims, True) for tile in (source, target))
-        self.emit("identity", [moved], place, extents, dims[-1], indices=own, gathers=gathers)
+        moves = {"indices": tuple(own[1:] for own in indices), "gathers": gathers}
+        self.emit("identity", operands, extents, dims[-1], single=True, **moves)
 
     def copied(self, tile: DataTile, until: int | None = None) -> DataTile:
         """A copy with the last dim along lanes."""
@@ -509,8 +519,7 @@ class Site(msgspec.Struct, frozen=True):
             return result
         dims = dims_of(tile.shape)
         extents = dict(zip(dims, tile.shape, strict=True))
-        operands = [Operand(tile, dims)], Operand(result, dims)
-        self.emit("ReStickifyOpHBM", *operands, extents, dims[stick])
+        self.emit("ReStickifyOpHBM", [(tile, dims), (result, dims)], extents, dims[stick])
         return result
 
     def pointwise(
@@ -554,8 +563,7 @@ class Site(msgspec.Struct, frozen=True):
         }
         along = SPARE if stick is None else dims[stick]
         extents.setdefault(along, lanes)
-        operands = [Operand(tile, dims) for tile in tiles]
-        self.emit(name, operands, Operand(result, dims), extents, along, **further)
+        self.emit(name, [(tile, dims) for tile in (*tiles, result)], extents, along, **further)
         return result
 
     def copy(self, tile: DataTile, until: int | None = None) -> DataTile:
@@ -572,18 +580,6 @@ class Site(msgspec.Struct, frozen=True):
             self.move(tile, target)
         else:
             self.pointwise("identity", [tile], target.shape, target)
-
-    def copy_back(self, made: Tiles, places: Tiles) -> None:
-        """Copy values to the places of those they replace, through another place where they are
-        one of those themselves.
-        """
-        moved = []
-        for tile, place in zip(made, places, strict=True):
-            if not tile.begins_as(place) or tile.differs(place):
-                through = any(tile.begins_as(other) for other in places)
-                moved.append((self.copy(tile, self.now) if through else tile, place))
-        for tile, place in moved:
-            self.write(tile, place)
 
 
 def computes_numbers(op: TileOp) -> bool:

@@ -232,13 +232,6 @@ class DataTile(msgspec.Struct, frozen=True, eq=False):
         slopes = [[int(d == k) for d in order] for k in range(len(self.shape))]
         return self.viewed(tuple(self.shape[d] for d in order), [0] * len(slopes), slopes)
 
-    def without(self, dims: Sequence[int]) -> DataTile:
-        """Its elements at the begin of ``dims``."""
-        kept = [k for k in range(len(self.shape)) if k not in dims]
-        shape, pitches = (tuple(x[k] for k in kept) for x in (self.shape, self.pitches))
-        stick = kept.index(self.stick) if self.stick in kept else None
-        return replace(self, shape=shape, pitches=pitches, stick=stick)
-
     def over(self, shape: Shape, dims: Sequence[int]) -> DataTile:
         """The same over ``shape``: dim k is ``dims[k]`` there, it does not vary along others."""
         slopes = [[int(d == dim) for d in range(len(shape))] for dim in dims]

@@ -34,7 +34,7 @@ from spyre.mlir.program import (
 from spyre.mlir.text import syntax
 from spyre.mlir.text.structure_rules import STRUCTURE_RULES, ModuleFault, ModulePlace, check_rules
 from spyre.mlir.text.syntax import Module
-from spyre.rules import Fault, RuleSet, severities
+from spyre.rules import Fault, RuleSet, severities, textual_place
 
 
 def lower(module: syntax.Module) -> LoopProgram:
@@ -176,12 +176,7 @@ def inspect_module(module: Module, *, strict: bool = False) -> ModuleInspection:
             findings = (*findings, *check_rules(rules, lowered, module))
         except BundleError as problem:
             lowered, findings = problem, (*findings, problem.finding)
-    return ModuleInspection(tuple(sorted(findings, key=_place)), lowered)
-
-
-def _place(finding: Finding) -> tuple[int, int]:
-    location = finding.location
-    return (getattr(location, "line", 0), getattr(location, "column", 0))
+    return ModuleInspection(tuple(sorted(findings, key=textual_place)), lowered)
 
 
 def _bounds(program: LoopProgram) -> Iterator[ModuleFault]:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from spyre.errors import Finding
 from spyre.mlir.tiles.forms import Element, elements_of
-from spyre.mlir.tiles.rules import Context, attribute_faults, grid_of, rule_faults
+from spyre.mlir.tiles.rules import Context, ScopedValue, attribute_faults, grid_of, rule_faults
 from spyre.mlir.tiles.syntax import (
     FLOATS,
     INTEGERS,
@@ -27,16 +25,11 @@ from spyre.mlir.tiles.syntax import (
     names_in,
     read_type,
 )
-from spyre.mlir.tiles.table import RETURNS, TERMINATORS, Row, operation_rows
-from spyre.rules import Fault, severities
+from spyre.mlir.tiles.table import RETURNS, TERMINATORS, OperationRow, operation_rows
+from spyre.rules import Fault, RuleSet, severities, textual_place
 
 Faults = Iterator[Fault[int]]
 Types = tuple[Type, ...]
-SEVERITIES = severities(
-    "SPY115 SPY126 SPY128 SPY130 SPY131 SPY132 SPY133 SPY134 SPY138 SPY139 SPY181 SPY182 SPY183 "
-    "SPY184 SPY185 SPY187 SPY188 SPY189 SPY190 SPY191 SPY192 SPY195",
-    warnings="SPY195",
-)
 _KINDS = {"integer": INTEGERS, "float": FLOATS, "half": ("f16", "!spyreop.df16")}
 _PLACES = ("memref", "access_tile", "tile_future")
 _LISTS = ("views", "ins", "outs", "values", "identity")
@@ -47,31 +40,29 @@ _ENDS = {
 """The last operation of a block, of operations for which it is not their dialect's ``yield``."""
 
 
+def _module_faults(module: TileModule) -> Faults:
+    names: set[str] = set()
+    for function in module.functions:
+        yield from _Function(module, function).check()
+        if function.name in names:
+            message = f"@{function.name} is defined twice"
+            yield Fault("SPY133", function.position, message, "another name")
+        names.add(function.name)
+
+
+RULES: RuleSet[TileModule, int] = RuleSet(
+    severities(
+        "SPY115 SPY126 SPY128 SPY130 SPY131 SPY132 SPY133 SPY134 SPY138 SPY139 SPY181 SPY182 "
+        "SPY183 SPY184 SPY185 SPY187 SPY188 SPY189 SPY190 SPY191 SPY192 SPY195",
+        warnings="SPY195",
+    ),
+    (_module_faults,),
+)
+
+
 def check_tiles(module: TileModule) -> tuple[Finding, ...]:
     """Return the findings on a text, in textual order, at most twenty of each code."""
-    faults = [
-        fault for function in module.functions for fault in _Function(module, function).check()
-    ]
-    names = [function.name for function in module.functions]
-    for k, function in enumerate(module.functions):
-        if function.name in names[:k]:
-            message = f"@{function.name} is defined twice"
-            faults.append(Fault("SPY133", function.position, message, "another name"))
-    seen: dict[str, int] = {}
-    found = []
-    for fault in sorted(faults, key=lambda fault: fault.place):
-        seen[fault.code] = seen.get(fault.code, 0) + 1
-        if seen[fault.code] <= _MOST:
-            found.append(fault.finding(SEVERITIES[fault.code], module.locate(fault.place)))
-    return tuple(found)
-
-
-class _Value(msgspec.Struct):
-    """A value in scope. ``defined_by``: its operation; None for arguments."""
-
-    type: Type
-    defined_by: TileOp | None = None
-    uses: list[int] = msgspec.field(default_factory=list)
+    return tuple(sorted(RULES.findings(module, module.locate, _MOST), key=textual_place))
 
 
 class _Function:
@@ -79,7 +70,7 @@ class _Function:
 
     def __init__(self, module: TileModule, function: TileFunction) -> None:
         self.module, self.function = module, function
-        self.scope: ChainMap[str, _Value] = ChainMap()
+        self.scope: ChainMap[str, ScopedValue] = ChainMap()
         self.anywhere = {name: op.position for op in function.walk() for name in op.results}
 
     def check(self) -> Faults:
@@ -96,7 +87,7 @@ class _Function:
     def _define(self, name: Name, type_: Type, op: TileOp | None) -> Faults:
         if name in self.scope:
             yield Fault("SPY133", name.start_pos, f"%{name} is defined twice", "another name")
-        self.scope[name] = _Value(type_, op)
+        self.scope[name] = ScopedValue(type_, op)
 
     def _undefined(self, name: Name) -> Fault[int]:
         place, hint = self.anywhere.get(name, -1), "a result of the operation with the region"
@@ -136,12 +127,11 @@ class _Function:
         """Names, attributes, operands against the types written, kinds of types, the rule of the
         row; then the regions and results.
         """
-        row = operation_rows().get(op.name, Row(op.name))
-        known, types = True, {}
+        row = operation_rows().get(op.name, OperationRow(op.name))
+        known = True
         for name in op.uses():
             if name in self.scope:
                 value = self.scope[name]
-                types[str(name)] = value.type
                 value.uses.append(name.start_pos)
                 yield from _use_faults(op, name, value)
                 known = known and (value.type.kind not in _PLACES or _takes_places(op))
@@ -151,7 +141,7 @@ class _Function:
         for field_ in (*op.fields.values(), op.attributes):
             yield from attribute_faults(self.module, field_, op.position)
         if known:
-            context = Context(self.module, self.function, op, types)
+            context = Context(self.module, self.function, op, self.scope)
             faults = [*_operand_faults(context, elements_of(row.form)), *_kind_faults(context, row)]
             if row.result == "outs" and "!result" in op.fields:
                 pair = [", ".join(map(str, context.type(key))) for key in ("outs", "result")]
@@ -189,7 +179,7 @@ def _takes_places(op: TileOp) -> bool:
     return op.name.startswith("ktdp.") or op.name in RETURNS
 
 
-def _use_faults(op: TileOp, name: Name, value: _Value) -> Faults:
+def _use_faults(op: TileOp, name: Name, value: ScopedValue) -> Faults:
     """A tensor.empty is a starting value, never an operand (M6); places are no values."""
     outs = (*op.fields.get("outs", ()), op.fields.get("into"))
     if value.defined_by and value.defined_by.name == "tensor.empty" and name not in outs:
@@ -212,9 +202,9 @@ def _operand_faults(context: Context, elements: tuple[Element, ...]) -> Faults:
         if element.sign in ("[", "&", "&&") or element.name in ("base", "symbols"):
             for name in names_in(tuple(s.expressions for s in given) if element.sign == "&&"
                                  else given):  # fmt: skip
-                if name in context.types and context.types[name].kind not in INTEGERS:
-                    message = f"%{name} is no integer"
-                    yield context.fault("SPY182", message, "index", context.types[name])
+                type_ = context.type_of_value(name)
+                if type_ is not None and type_.kind not in INTEGERS:
+                    yield context.fault("SPY182", f"%{name} is no integer", "index", type_)
         elif element.sign == "%":
             written = fields.get(f"!{element.name}", fields.get("!T"))
             if element.name in _LISTS:
@@ -224,7 +214,7 @@ def _operand_faults(context: Context, elements: tuple[Element, ...]) -> Faults:
             yield from context.written(given if isinstance(given, tuple) else (given,), written)
 
 
-def _kind_faults(context: Context, row: Row) -> Faults:
+def _kind_faults(context: Context, row: OperationRow) -> Faults:
     if not row.kinds:
         return
     fields = context.op.fields
@@ -236,7 +226,7 @@ def _kind_faults(context: Context, row: Row) -> Faults:
         yield context.fault("SPY182", f"{first.scalar} is not taken", expected, first)
 
 
-def _result_types(op: TileOp, row: Row) -> Types:
+def _result_types(op: TileOp, row: OperationRow) -> Types:
     """Types of the results, by the row."""
     fields = op.fields
     match row.result:

@@ -61,7 +61,8 @@ class Element(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """The field it fills."""
-        return f"{self.sign}{self.name}" if self.sign in ("!", "^") else self.name
+        name = self.name if self.sign != "~" else "flags"
+        return f"{self.sign}{name}" if self.sign in ("!", "^") else name
 
     def is_filled(self, op: TileOp) -> bool:
         """True if the operation has the field: then an optional part with it is written."""
@@ -115,24 +116,8 @@ def read_form(reader: Reader, elements: tuple[Element, ...], draft: Draft) -> No
         elif element.sign == "?":
             if _begins(reader, element.parts):
                 read_form(reader, element.parts, draft)
-        elif element.sign in _FIELDS:
-            draft.fields[element.key] = _FIELDS[element.sign](reader, element)
-        else:
-            _read_other(reader, element, draft)
-
-
-def _read_other(reader: Reader, element: Element, draft: Draft) -> None:
-    """New names, flags, regions, the attribute dictionary."""
-    if element.sign in ("^", "^="):
-        _read_new_names(reader, element, draft)
-    elif element.sign == "~":
-        while reader.kind == "angled" and reader.text.startswith(("fastmath<", "overflow<")):
-            flags = draft.fields.get("flags", Opaque(""))
-            draft.fields["flags"] = Opaque(f"{flags.text} {reader.next()}".strip())
-    elif element.name:
-        draft.regions.append(_region(reader, element, draft))
-    elif reader.text == "{":
-        draft.attributes = reader.dictionary()
+        elif (value := _READERS[element.sign](reader, element, draft)) is not None:
+            draft.fields[element.key] = value
 
 
 def _begins(reader: Reader, parts: tuple[Element, ...]) -> bool:
@@ -145,7 +130,7 @@ def _begins(reader: Reader, parts: tuple[Element, ...]) -> bool:
     return reader.kind in kinds[sign] if sign in kinds else reader.text == sign
 
 
-def _constant(reader: Reader, element: Element) -> AttributeValue:
+def _constant(reader: Reader, element: Element, draft: Draft) -> AttributeValue:
     """``number``, ``dense<…>``, ``true``; the older ``{number : type}`` too."""
     in_braces = reader.accept("{")
     if reader.kind == "number" or reader.text == "-":
@@ -161,25 +146,20 @@ def _constant(reader: Reader, element: Element) -> AttributeValue:
     return value
 
 
-def _values(reader: Reader, element: Element) -> Any:
+def _values(reader: Reader, element: Element, draft: Draft) -> Any:
     if not element.is_list:
         return reader.name()
     return reader.several(reader.name) if reader.kind == "name" else ()
 
 
-_FIELDS: dict[str, Callable[[Reader, Element], Any]] = {
-    "%": _values,
-    "!": lambda reader, element: reader.types() if element.is_list else reader.type(),
-    "#": _constant,
-    "[": lambda reader, element: reader.bracketed(reader.name_or_integer),
-    "$": lambda reader, element: Opaque(reader.word()),
-    "@": lambda reader, element: reader.attribute_value(),
-    "&": lambda reader, element: reader.bracketed(reader.expression),
-    "&&": lambda reader, element: reader.bracketed(reader.subscript),
-}
+def _flags(reader: Reader, element: Element, draft: Draft) -> Opaque | None:
+    flags = []
+    while reader.kind == "angled" and reader.text.startswith(("fastmath<", "overflow<")):
+        flags.append(reader.next())
+    return Opaque(" ".join(flags)) if flags else None
 
 
-def _read_new_names(reader: Reader, element: Element, draft: Draft) -> None:
+def _new_names(reader: Reader, element: Element, draft: Draft) -> Any:
     """The induction variable, the variables in brackets, or ``(%new = %value, …)``."""
 
     def pair() -> Name:
@@ -189,14 +169,16 @@ def _read_new_names(reader: Reader, element: Element, draft: Draft) -> None:
 
     if element.name == "iv":
         draft.pending.append((reader.name(), None))
-    else:
-        reader.expect("(")
-        item = pair if element.sign == "^=" else reader.name
-        draft.fields[element.key] = reader.listed(item, ")")
+        return None
+    reader.expect("(")
+    return reader.listed(pair if element.sign == "^=" else reader.name, ")")
 
 
-def _region(reader: Reader, element: Element, draft: Draft) -> Region:
-    """``{ operations }``, with a label, or behind a list of arguments."""
+def _region(reader: Reader, element: Element, draft: Draft) -> None:
+    """``{ operations }``, with a label, or behind a list of arguments; or the attributes."""
+    if not element.name:
+        draft.attributes = reader.dictionary() if reader.text == "{" else draft.attributes
+        return
     arguments, style = tuple(draft.pending), "operation"
     if element.sign == "(":
         arguments, style = _typed_names(reader), "list"
@@ -205,7 +187,21 @@ def _region(reader: Reader, element: Element, draft: Draft) -> Region:
         reader.next()
         arguments, style = _typed_names(reader) if reader.text == "(" else (), "label"
         reader.expect(":")
-    return Region(arguments, draft.body(), style)
+    draft.regions.append(Region(arguments, draft.body(), style))
+
+
+_READERS: dict[str, Callable[[Reader, Element, Draft], Any]] = {
+    "%": _values,
+    "!": lambda reader, element, _: reader.types() if element.is_list else reader.type(),
+    "#": _constant,
+    "[": lambda reader, *_: reader.bracketed(reader.name_or_integer),
+    "$": lambda reader, *_: Opaque(reader.word()),
+    "@": lambda reader, *_: reader.attribute_value(),
+    "&": lambda reader, *_: reader.bracketed(reader.expression),
+    "&&": lambda reader, *_: reader.bracketed(reader.subscript),
+    "^": _new_names, "^=": _new_names, "~": _flags, "{": _region, "(": _region,
+}  # fmt: skip
+"""Reads an element; the value of its field, None for elements that fill none."""
 
 
 def _typed_names(reader: Reader) -> tuple[tuple[Name, Type | None], ...]:
@@ -259,7 +255,7 @@ def _print_form(op: TileOp, form: str, indent: str) -> str:
 
 
 def _print_field(op: TileOp, element: Element) -> str:
-    sign, value = element.sign, op.fields.get("flags" if element.sign == "~" else element.key)
+    sign, value = element.sign, op.fields.get(element.key)
     if sign == "{":
         return print_value(op.attributes) if op.attributes else ""
     if element.name == "iv":

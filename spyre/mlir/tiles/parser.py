@@ -25,7 +25,7 @@ from spyre.mlir.tiles.syntax import (
     TileParameter,
     named,
 )
-from spyre.mlir.tiles.table import EXAMPLE_DIALECT, RETURNS, Row, dialects, operation_rows
+from spyre.mlir.tiles.table import EXAMPLE_DIALECT, RETURNS, OperationRow, dialects, operation_rows
 
 _MOST_RESULTS = 64
 
@@ -111,12 +111,14 @@ class _Parser:
         parameters = reader.listed(self._parameter, ")")
         results = reader.types() if reader.accept("->") else ()
         attributes = reader.dictionary() if reader.accept("attributes") else ()
-        if reader.text != "{":  # a declaration
-            location = reader.location()
-            return TileFunction(
-                name, parameters, results, attributes, (), visibility, location, position=place
-            )
-        reader.expect("{")
+        body = self._returning(place) if reader.accept("{") else ()  # of a declaration
+        return TileFunction(
+            name, parameters, results, attributes, body, visibility, reader.location(),
+            position=place,
+        )  # fmt: skip
+
+    def _returning(self, place: int) -> tuple[TileOp, ...]:
+        """Operations of the function at ``place``, the last of which returns."""
         body = self._operations()
         ends = [k for k, op in enumerate(body) if op.name in RETURNS]
         if not ends:
@@ -125,10 +127,7 @@ class _Parser:
         if ends[0] != len(body) - 1:
             position = body[ends[0] + 1].position
             raise Rejection("SPY108", "a statement follows return", position, expected="}")
-        return TileFunction(
-            name, parameters, results, attributes, body, visibility, reader.location(),
-            position=place,
-        )  # fmt: skip
+        return body
 
     def _parameter(self) -> TileParameter:
         reader = self.reader
@@ -193,7 +192,7 @@ class _Parser:
         return names
 
 
-def _row(name: str, place: int) -> Row:
+def _row(name: str, place: int) -> OperationRow:
     """The row of operation ``name``; SPY110 for none, SPY180 for one that is not simulated."""
     rows, (dialect, _, rest) = operation_rows(), name.partition(".")
     row = rows.get(name, rows.get(f"{dialect}.*"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from spyre.errors import BundleError, Finding, LaunchError
+from spyre.errors import BundleError, Finding, LaunchError, ValidationError, has_errors
 from spyre.mlir.tiles.checker import check_tiles
 from spyre.mlir.tiles.forms import print_tiles
 from spyre.mlir.tiles.parser import parse_tiles
@@ -44,9 +44,15 @@ class KtirProgram(msgspec.Struct, frozen=True):
         """Its functions by name, without declarations."""
         return {function.name: function for function in self.module.functions if function.body}
 
-    def check(self) -> tuple[Finding, ...]:
-        """Return the findings on the text that do not depend on a launch."""
-        return check_tiles(self.module)
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """Return the findings on the text that do not depend on a launch.
+
+        ``raise_on_error``: ValidationError with all of them if one is an error.
+        """
+        findings = check_tiles(self.module)
+        if raise_on_error and has_errors(findings):
+            raise ValidationError(findings)
+        return findings
 
     def function(self, name: str | None = None) -> TileFunction:
         """The function ``name``, or the only one; LaunchError SPY340 if that names none."""

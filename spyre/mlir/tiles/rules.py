@@ -6,7 +6,7 @@ have the types that are written. Shapes are static here: ``?`` stays open until 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -19,7 +19,7 @@ from spyre.mlir.program import (
     fold,
     slope_along,
 )
-from spyre.mlir.tiles.deliveries import deliver, produce
+from spyre.mlir.tiles.deliveries import Members, members, sources
 from spyre.mlir.tiles.syntax import (
     BITS,
     FLOATS,
@@ -35,12 +35,12 @@ from spyre.mlir.tiles.syntax import (
     memory_space,
     read_type,
 )
-from spyre.mlir.tiles.table import Row, operation_rows
+from spyre.mlir.tiles.table import OperationRow, operation_rows
 from spyre.rules import Fault
 
 Faults = Iterator[Fault[int]]
 MOST_TILES = 32
-NO_ROW = Row("")
+NO_ROW = OperationRow("")
 PREDICATES: dict[str, tuple[str, ...]] = {
     "spyreop.compare": ("<equal>", "<notequal>", "<greaterthan>", "<greaterequal>", "<lesserthan>",
                         "<lesserequal>"),
@@ -52,13 +52,21 @@ COMBINERS = ("addf", "mulf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi
              "minsi", "maxui", "minui")  # fmt: skip
 
 
+class ScopedValue(msgspec.Struct):
+    """A value in scope. ``defined_by``: its operation; None for arguments."""
+
+    type: Type
+    defined_by: TileOp | None = None
+    uses: list[int] = msgspec.field(default_factory=list)
+
+
 class Context(msgspec.Struct, frozen=True):
-    """An operation where it stands. ``types``: of its operands, by name."""
+    """An operation where it stands. ``scope``: the values before it, by name."""
 
     module: TileModule
     function: TileFunction
     op: TileOp
-    types: dict[str, Type]
+    scope: Mapping[str, ScopedValue]
 
     def type(self, key: str) -> Any:
         """The type written for field ``key``."""
@@ -75,7 +83,7 @@ class Context(msgspec.Struct, frozen=True):
     def type_of(self, text: str) -> Type:
         """The type that a side is a property of."""
         key = text.partition(".")[0]
-        type_ = self.types[self.op.fields[key[1:]]] if key[0] == "%" else self.type(key)
+        type_ = self.scope[self.op.fields[key[1:]]].type if key[0] == "%" else self.type(key)
         found: Type = type_[0] if isinstance(type_, tuple) else type_
         return found
 
@@ -83,9 +91,13 @@ class Context(msgspec.Struct, frozen=True):
         """Value of an attribute, aliases resolved; None if it is not given."""
         return self.module.attribute(self.op, key)
 
+    def type_of_value(self, name: str) -> Type | None:
+        """The type of a value; None where it has none, as the variables of an operation."""
+        return self.scope[name].type if name in self.scope else None
+
     def maker(self, name: str) -> TileOp | None:
         """The operation with a result of this name."""
-        return next((op for op in self.function.walk() if name in op.results), None)
+        return self.scope[name].defined_by if name in self.scope else None
 
     def written(self, names: Sequence[str], types: Sequence[Type] | None) -> Faults:
         """Values whose types are not those that are written (SPY181, SPY183); None: nothing is."""
@@ -93,7 +105,7 @@ class Context(msgspec.Struct, frozen=True):
         yield from self.equal("SPY183", "values and their types differ in number", wanted, count)
         for name, type_ in zip(names, types or (), strict=False):
             message = f"%{name} has another type than is written"
-            yield from self.equal("SPY181", message, type_, self.types.get(name, "index"))
+            yield from self.equal("SPY181", message, type_, self.type_of_value(name) or "index")
 
     def equal(self, code: str, message: str, expected: object, found: object) -> Faults:
         """A fault if two things differ."""
@@ -321,6 +333,86 @@ def _extract_argument(context: Context) -> Faults:
         yield context.fault("SPY138", f"type of the {field}", wanted, result)
 
 
+# --- deliveries ------------------------------------------------------------------------------
+
+
+def _group_faults(context: Context, key: str, future: Type) -> Faults:
+    """Sets of tiles: there are some, in the grid, and no tile is in two groups (R1)."""
+    n_tiles = prod(grid_of(context.function)[0])
+    found = members(context.module, context.op.fields[key], future)
+    if found is None:
+        yield context.fault("SPY190", f"{key} are no set of tiles", "affine_set<(i)[g] : (…)>")
+        return
+    tiles = [tile for group in found for tile in group]
+    if outside := [tile for tile in tiles if not 0 <= tile < n_tiles]:
+        message = f"{key} are outside of the grid"
+        yield context.fault("SPY190", message, f"tiles 0 … {n_tiles - 1}", outside)
+    if repeated := sorted({tile for tile in tiles if tiles.count(tile) > 1}):
+        message = f"tiles are in several groups of {key}"
+        yield context.fault("SPY190", message, "each tile in one group", repeated)
+    if not tiles:
+        yield context.fault("SPY190", f"there are no {key}", "at least one tile")
+
+
+def _produce(context: Context) -> Faults:
+    """inter_tile_produce."""
+    future = context.type("result")
+    if future.kind != "tile_future":
+        expected = "!ktdp.tile_future<(…), groups = …>"
+        yield context.fault("SPY182", "the result is no future", expected, future)
+        return
+    yield from _group_faults(context, "producers", future)
+
+
+def _deliver(context: Context) -> Faults:
+    """inter_tile_reduce and inter_tile_consume."""
+    module, op, future = context.module, context.op, context.type("future")
+    if future.kind != "tile_future":
+        yield context.fault("SPY182", "the operand is no future", "!ktdp.tile_future<…>", future)
+        return
+    parts, starts = future.details[0], op.fields.get("!identity", ())
+    for key, types in (("result", context.type("result")), ("identity", starts)):
+        if key == "result" or op.name == "ktdp.inter_tile_reduce":
+            message = f"number of parts of the future and of {key}"
+            yield from context.equal("SPY183", message, len(parts), len(types))
+        for part, type_ in zip(parts, types, strict=False):
+            if (part.element, part.count) != (type_.element, type_.count):
+                message = f"{key} and the future's part differ in type"
+                yield context.fault("SPY181", message, part, type_)
+    faults = list(_group_faults(context, "consumers", future))
+    yield from faults
+    made = context.maker(op.fields["future"])
+    if faults or made is None or "producers" not in made.fields:
+        return
+    producers = members(module, made.fields["producers"], future)
+    consumers = members(module, op.fields["consumers"], future)
+    if producers is not None and consumers is not None:
+        yield from _dependencies(context, producers, consumers)
+
+
+def _dependencies(context: Context, producers: Members, consumers: Members) -> Faults:
+    """Each consumer depends on producers of its group only (R3), on equally many (R6), and every
+    producer is named (R4); consume has one source.
+    """
+    needed = sources(context.module, context.op, producers, consumers)
+    for made, wanted in zip(producers, consumers, strict=True):
+        for consumer in wanted:
+            if strangers := [tile for tile in needed[consumer] if tile not in made]:
+                message = f"tile {consumer} depends on tiles {strangers}, which do not produce"
+                yield context.fault("SPY190", message, f"producers {list(made)}", strangers)
+                return
+        named = {tile for consumer in wanted for tile in needed[consumer]}
+        if unused := sorted({*made} - named) if wanted else []:
+            message = f"producers {unused} are named by no consumer"
+            yield context.fault("SPY190", message, "a consumer for each producer", unused)
+    counts = {len(tiles) for tiles in needed.values()}
+    if len(counts) > 1:
+        message = "consumers depend on different numbers of producers"
+        yield context.fault("SPY190", message, "equally many", sorted(counts))
+    elif context.op.name == "ktdp.inter_tile_consume" and counts != {1}:
+        yield context.fault("SPY190", "a consumer has several producers", 1, max(counts))
+
+
 # --- values -----------------------------------------------------------------------------------
 
 
@@ -364,7 +456,7 @@ def _select(context: Context) -> Faults:
     fields, types = context.op.fields, context.op.fields["!types"]
     names, count = [fields["a"], fields["b"], fields["condition"]], len(types) + 1
     yield from context.written(names[:count], (types[-1], types[-1], types[0])[:count])
-    condition = context.types[fields["condition"]]
+    condition = context.scope[fields["condition"]].type
     if condition.scalar != "i1" or (condition.shape and condition.shape != types[-1].shape):
         yield context.fault("SPY182", "the condition is no i1 of this shape", "i1", condition)
 
@@ -594,7 +686,7 @@ def _for(context: Context) -> Faults:
         yield context.fault("SPY187", "this word is none of a loop", "unsigned", sign)
     kind = fields["!T"].kind if "!T" in fields else "index"
     for key in ("lower", "upper", "step"):
-        found, message = context.types[fields[key]].kind, f"%{fields[key]} has another type"
+        found, message = context.scope[fields[key]].type.kind, f"%{fields[key]} has another type"
         yield from context.equal("SPY181", message, kind, found)
     yield from context.written(fields.get("inits", ()), fields.get("!types", ()))
 
@@ -603,7 +695,7 @@ RULES: dict[str, Callable[[Context], Faults]] = {
     rule.__name__.strip("_"): rule
     for rule in (
         _tile_id, _view, _distributed, _access_tile, _indirect_tile, _aliasing, _extract_argument,
-        produce, deliver, _constant, _element, _index, _width, _predicate, _select, _static,
+        _produce, _deliver, _constant, _element, _index, _width, _predicate, _select, _static,
         _broadcast, _transpose, _reduce, _map, _groups, _elements, _softplus, _matmul,
         _equal, _generic, _slice, _for, _branches,
     )

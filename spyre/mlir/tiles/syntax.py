@@ -131,15 +131,6 @@ def read_type(text: str) -> Type:
     return Type("other", text=shown)
 
 
-class Alias(msgspec.Struct, frozen=True):
-    """``#name``, defined at top level."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"#{self.name}"
-
-
 class Numeral(msgspec.Struct, frozen=True):
     """The text of a number in the source, with its type if the source names one."""
 
@@ -168,6 +159,13 @@ class Opaque(msgspec.Struct, frozen=True):
 
 class Quoted(Opaque, frozen=True):
     """A string."""
+
+
+class Alias(Opaque, frozen=True):
+    """``#name``, defined at top level; its text is the name."""
+
+    def __str__(self) -> str:
+        return f"#{self.text}"
 
 
 AttributeValue = Any
@@ -322,7 +320,7 @@ class TileModule(SyntaxNode, frozen=True):
 
     def resolved(self, value: AttributeValue) -> AttributeValue:
         """Return ``value``, or the value of an alias; None for an alias that is not defined."""
-        return self.aliases.get(value.name) if isinstance(value, Alias) else value
+        return self.aliases.get(value.text) if isinstance(value, Alias) else value
 
     def attribute(self, op: TileOp, key: str) -> AttributeValue:
         """Value of an attribute, aliases resolved; None if it is not given."""

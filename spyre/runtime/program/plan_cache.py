@@ -41,10 +41,8 @@ from spyre.cache import (
 from spyre.errors import (
     BundleError,
     Finding,
-    Severity,
     SpyreError,
     UnsupportedError,
-    ValidationError,
 )
 from spyre.files import atomic_write
 from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles, is_sdsc_file, read_inside
@@ -235,9 +233,7 @@ def files_of_bundle(bundle: Bundle) -> BundleFiles:
 
 def _compiled(bundle: Bundle, files: BundleFiles) -> CompiledBundle:
     program, operations = bundle.program, dict(bundle.operations)
-    findings = bundle.check()
-    if any(f.severity is Severity.ERROR for f in findings):
-        raise ValidationError(findings)
+    findings = bundle.check(raise_on_error=True)
     spec = None
     if (data := files.files.get(LAUNCH_SPEC_FILE)) is not None:
         spec = parse_launch_spec(data, bundle.path_of(LAUNCH_SPEC_FILE))

@@ -22,6 +22,5 @@ from .tiles import (
     ELEMENTS as ELEMENTS,
     TilePointer as TilePointer,
     Traces as Traces,
-    constant_bytes as constant_bytes,
     traced_function as traced_function,
 )

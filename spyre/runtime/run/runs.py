@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from spyre.dtypes import FORMATS, find_host_dtype
-from spyre.errors import Finding, LaunchError, Severity, ValidationError
+from spyre.errors import Finding, LaunchError
 from spyre.hw.counters import UNLABELLED, ExecuteLabels
 from spyre.layout import occupied_sticks, viewed_sticks
 from spyre.runtime.arguments import (
@@ -188,14 +188,6 @@ def _same(tensor: HostTensor) -> HostTensor:
     return tensor
 
 
-def check_bundle(bundle: LoweredBundle) -> tuple[Finding, ...]:
-    """Findings of the check. ValidationError with all of them if one is an error."""
-    findings = bundle.check()
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        raise ValidationError(findings)
-    return findings
-
-
 def describe_run(
     source: LoweredProgram | Case, load: LoadBundle | None = None, options: RunOptions = DEFAULTS
 ) -> Run:
@@ -209,7 +201,7 @@ def describe_run(
         assert load is not None
         return _run_of_case(source, load, options.check)
     bundle = require_bundle(source, "a run or a check of addresses")
-    findings = check_bundle(bundle) if options.check else ()
+    findings = bundle.check(raise_on_error=True) if options.check else ()
     arguments = read_arguments(
         bundle, options.values, options.shapes, options.strides, options.aliases
     )
@@ -271,7 +263,7 @@ def _run_of_case(case: Case, load: LoadBundle, check: bool) -> Run:
     findings: list[Finding] = []
     for name in dict.fromkeys(launch.bundle for launch in case.spec.launches):
         bundles[name] = load(case.directory / name)
-        findings += check_bundle(bundles[name]) if check else ()
+        findings += bundles[name].check(raise_on_error=True) if check else ()
     numbers = iter(range(len(case.spec.buffers)))
     buffers = {
         name: _case_buffer(case, name, buffer, numbers)

@@ -57,7 +57,6 @@ from spyre.runtime.run.runs import (
     RunLaunch,
     RunOptions,
     RunOutput,
-    check_bundle,
     describe_run,
     required_sticks,
     view_of,
@@ -348,7 +347,7 @@ class Session:
         """Arguments of a bundle under ``options``, which may ask for its check first."""
         source = self.read(bundle)
         if options.check:
-            check_bundle(source)
+            source.check(raise_on_error=True)
         return read_arguments(
             source, options.values, options.shapes, options.strides, options.aliases
         )

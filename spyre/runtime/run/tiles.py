@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from spyre.dtypes import codes_to_bytes, encode_device
-from spyre.errors import LaunchError, Severity, ValidationError
+from spyre.errors import LaunchError
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.tiles import FORMATS, PointerArgument, TracedKernel, trace_function
+from spyre.hw.tiles import PointerArgument, TracedKernel, trace_function
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.mlir.tiles import FLOATS, KtirArgument, KtirProgram
@@ -177,15 +176,13 @@ def describe_tiles(
     """The run of one function. ValidationError for a text with errors, LaunchErrors of arguments
     and of the trace, UnsupportedError for what is not simulated.
     """
-    findings = program.check() if check else ()
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        raise ValidationError(findings)
+    findings = program.check(raise_on_error=True) if check else ()
     pointers, numbers = bind_arguments(program, function, given)
     traced = traced_function(program, function, pointers, numbers, numerics, traces)
     buffers = {name: _buffer(k, pointer) for k, (name, pointer) in enumerate(pointers.items())}
-    image = constant_bytes(traced.constants, numerics)
-    spec = _row(len(pointers), CONSTANTS, Role.INPUT, image.size // 4, "float32")
-    buffers[CONSTANTS] = RunBuffer(CONSTANTS, spec.layout.device_bytes, spec, image=lambda: image)
+    image, n_bytes = traced.constants, traced.constants.size
+    spec = _row(len(pointers), CONSTANTS, Role.INPUT, n_bytes // 4, "float32")
+    buffers[CONSTANTS] = RunBuffer(CONSTANTS, n_bytes, spec, image=lambda: image)
     launch = RunLaunch(traced, dict(enumerate(buffers)), {})
     outputs = []
     for name, pointer in pointers.items():
@@ -226,16 +223,6 @@ def _flat(tensor: HostTensor, name: str) -> HostTensor:
         expected, found = "-2^31 to 2^31 - 1, as in device memory", str(np.abs(values).max())
         raise LaunchError("SPY344", message, expected=expected, found=found)
     return HostTensor.from_array(name, values.reshape(-1), tensor.dtype_name)
-
-
-def constant_bytes(constants: tuple[tuple[str, Array], ...], numerics: Numerics) -> Array:
-    """The bytes of the constants, whole sticks each."""
-    sticks = [np.zeros(STICK_BYTES, np.uint8)] if not constants else []
-    for element, image in constants:
-        name = FORMATS[element]
-        numbers = image.astype(np.int32 if "INT" in name else np.float32)
-        sticks.append(codes_to_bytes(encode_device(numbers, name, numerics.alu_rules), name))
-    return np.concatenate(sticks)
 
 
 def given_values(inputs: Mapping[str, Any]) -> dict[str, HostTensor | float]:

@@ -389,6 +389,20 @@ JOINED = """func.func @joined() {
 """
 
 
+@pytest.mark.parametrize(("pitch", "codes"), [(32, ["SPY711"]), (96, [])])
+def test_elements_within_sticks_that_two_tiles_write(pitch, codes):
+    text = of_tile("%r = arith.addf %a, %a : tensor<1x64xf16>").replace(
+        "%y, sizes: [4, 64], strides: [64, 1]", f"%y, sizes: [4, 64], strides: [{pitch}, 1]"
+    )
+    device = Device("ieee", 1, sanitize="race")
+    result = run(text, {"x": halves(4, 64), "y": halves(8, 64), "n": 0}, device)
+    assert [finding.code for finding in result.findings] == codes
+    for finding in result.findings:
+        assert "32 elements" in str(finding)
+        assert "last written by core 0" in str(finding)
+        assert ".ktir:" in str(finding)
+
+
 def test_a_view_of_places_that_follow_each_other():
     """It reads their bytes, whatever their elements are; of one place alone they are checked."""
     x, numbers = halves(64), np.arange(40, dtype=np.int32)
@@ -474,6 +488,24 @@ def test_a_float_carried_in_a_loop_that_depends_on_data(device):
     x = halves(4, 64)
     (found,) = run(text, {"x": x, "n": 8}, device, verify=True).outputs
     np.testing.assert_array_equal(found[:, 0], np.maximum(x[:, :8].max(axis=1), 0))
+
+
+def test_a_name_used_again_inside_of_a_loop(device):
+    """The operation inside does not write where the one of that name outside does."""
+    text = of_tile("""
+  %one = arith.constant 1 : index
+  %r = scf.for %i = %zero to %n step %one iter_args(%acc = %a) -> (tensor<1x64xf16>) {
+    %q = scf.for %j = %zero to %one step %one iter_args(%b = %a) -> (tensor<1x64xf16>) {
+      %s = arith.mulf %a, %a : tensor<1x64xf16>
+      %t = arith.addf %s, %b : tensor<1x64xf16>
+      scf.yield %t : tensor<1x64xf16>
+    }
+    %s = arith.addf %acc, %q : tensor<1x64xf16>
+    scf.yield %s : tensor<1x64xf16>
+  }""")
+    x = np.arange(256).reshape(4, 64).astype(np.float16) % 8 / 4
+    (found,) = run(text, {"x": x, "n": 3}, device, verify=True).outputs
+    np.testing.assert_array_equal(found, x + 3 * (x * x + x))
 
 
 def test_sticks_rearranged_by_linear_maps(device):

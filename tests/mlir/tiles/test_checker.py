@@ -188,3 +188,22 @@ def test_a_declaration_is_no_function_to_run():
     assert [*program.functions] == ["a"]
     assert load_ktir(str(program)) == program
     assert "{a.b = 1 : i64}" in str(program)
+
+
+def test_a_name_of_two_regions_is_two_values():
+    """A load has the elements of the view in its own region, whatever the name is elsewhere."""
+    lines = ["%c = arith.constant 0 : index"]
+    for element in ("f16", "f32"):
+        view = f"memref<64x{element}>"
+        lines += [
+            "scf.for %i = %c to %c step %c {",
+            "%v = ktdp.construct_memory_view %x, sizes: [64], strides: [1] {"
+            f"memory_space = #ktdp.memory_space<global>}} : {view}",
+            "%t = ktdp.construct_access_tile %v[%c] {access_tile_set = "
+            "affine_set<(a) : (a >= 0, -a + 63 >= 0)>} : " + view + " -> "
+            "!ktdp.access_tile<64xindex>",
+            f"%a = ktdp.load %t : !ktdp.access_tile<64xindex> -> tensor<64x{element}>",
+            "}",
+        ]
+    text = "\n".join(["func.func @f(%x: index) {", *lines, "return", "}"])
+    assert findings_of(text) == ()
