@@ -76,6 +76,11 @@ SCHEDULER = Variable(
     "serialised",
     "how jobs of different streams share a card: `serialised` or `concurrent`",
 )
+DOCS_URL = Variable(
+    "SPYRE_DOCS_URL",
+    "",
+    "address of a published site of these pages, to which SARIF links the page of each code",
+)
 FRONTEND = Variable(
     "SPYRE_FRONTEND",
     "spyre",

@@ -27,14 +27,15 @@ def test_every_page_is_among_the_contents(sources):
     assert pages - named - codes == {"index.md"}
 
 
-def test_every_code_has_an_anchor(sources):
+def test_every_code_has_a_page(sources):
     table = (sources / "errors.md").read_text()
-    listed = re.findall(r"\[(SPY\d)(\d\d)\]\(errors/\1xx\.md#spy\d\2\)", table)
-    assert ["".join(each) for each in listed] == sorted(diagnostic_codes())
-    pages = "".join(page.read_text() for page in sorted((sources / "errors").iterdir()))
-    assert re.findall(r"^## (SPY\d{3}): \S", pages, re.MULTILINE) == sorted(diagnostic_codes())
-    assert "(spy704)=\n## SPY704: tiles advance by a step" in pages
-    assert "```text\nwarning[SPY704]: " in pages
+    listed = re.findall(r"\[(SPY\d{3})\]\(errors/\1\.md\)", table)
+    assert listed == sorted(diagnostic_codes())
+    pages = {page.stem: page.read_text() for page in (sources / "errors").iterdir()}
+    assert sorted(pages) == listed
+    assert all(re.search(rf"^# {code}: \S", page, re.M) for code, page in pages.items())
+    assert "(spy704)=\n# SPY704: tiles advance by a step" in pages["SPY704"]
+    assert "```text\nwarning[SPY704]: " in pages["SPY704"]
 
 
 def test_links_to_the_repository_lead_to_pages(sources):

@@ -115,18 +115,20 @@ def code_sections(digit: str) -> str:
 
 
 def code_pages() -> dict[str, str]:
-    """Return a page per hundred codes, with an anchor per code, by path beside the list of all."""
-    pages: dict[str, list[str]] = {}
-    for code in diagnostic_codes().values():
-        pages.setdefault(page_of(code.code), [f"# Codes {code.code[:4]}xx", ""]).append(
-            _section(code, f"({code.code.lower()})=\n## {code.code}: {_escaped(code.title)}")
-        )
-    return {name: "\n".join(sections) for name, sections in pages.items()}
+    """Return a page per code, by path beside the list of all, which alone links to them."""
+    return {
+        page_of(code.code): f"---\norphan: true\n---\n\n{_section(code, _heading(code))}"
+        for code in diagnostic_codes().values()
+    }
+
+
+def _heading(code: DiagnosticCode) -> str:
+    return f"({code.code.lower()})=\n# {code.code}: {_escaped(code.title)}"
 
 
 def page_of(code: str) -> str:
     """Return the path of the page that explains a code."""
-    return f"errors/{code[:4]}xx.md"
+    return f"errors/{code}.md"
 
 
 def _section(code: DiagnosticCode, heading: str = "") -> str:

@@ -49,14 +49,10 @@ def gather(sources: Path) -> None:
 def _write_codes(sources: Path) -> None:
     """Write the tables of codes, and the pages that explain them."""
     tables = re.sub(r"<!-- table: sections-\d -->.*?<!-- end -->\n", "", error_page(), flags=re.S)
-    text = re.sub(
-        r"\[(SPY\d{3})\]\((#spy\d{3})\)", lambda m: f"[{m[1]}]({page_of(m[1])}{m[2]})", tables
-    )
-    pages = code_pages()
-    contents = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
-    (sources / "errors.md").write_text(f"{text}\n{contents}\n", encoding="utf-8")
+    text = re.sub(r"\[(SPY\d{3})\]\(#spy\d{3}\)", lambda m: f"[{m[1]}]({page_of(m[1])})", tables)
+    (sources / "errors.md").write_text(text, encoding="utf-8")
     (sources / "errors").mkdir()
-    for name, page in pages.items():
+    for name, page in code_pages().items():
         (sources / name).write_text(page, encoding="utf-8")
 
 

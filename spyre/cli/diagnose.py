@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 import spyre
+from spyre import config
 from spyre.cli.options import DiagnoseOptions
 from spyre.errors import (
     DeviceLocation,
@@ -281,6 +282,7 @@ def sarif_object(findings: Sequence[Finding]) -> dict[str, Any]:
                 "shortDescription": {"text": rule.title},
                 "fullDescription": {"text": rule.cause},
                 "help": {"text": rule.fix},
+                **_help_address(rule.code),
             }
             for rule in rules
         ],
@@ -297,6 +299,12 @@ def sarif_object(findings: Sequence[Finding]) -> dict[str, Any]:
     ]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _help_address(code: str) -> dict[str, str]:
+    """The address of a code's page, if one of the site of the documentation is set."""
+    site = config.DOCS_URL.read().rstrip("/")
+    return {"helpUri": f"{site}/errors/{code}.html"} if site else {}
 
 
 def _text(finding: Finding) -> str:

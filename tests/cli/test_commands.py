@@ -220,12 +220,23 @@ FINDINGS = [
 """A finding of each kind of place."""
 
 
-def test_sarif_follows_its_schema(wrong):
+def test_sarif_links_to_the_page_of_a_code(monkeypatch):
+    def addresses():
+        (run,) = sarif_object(FINDINGS[:1])["runs"]
+        return [rule.get("helpUri") for rule in run["tool"]["driver"]["rules"]]
+
+    assert addresses() == [None]
+    monkeypatch.setenv("SPYRE_DOCS_URL", "https://docs.example/spyre/")
+    assert addresses() == ["https://docs.example/spyre/errors/SPY702.html"]
+
+
+def test_sarif_follows_its_schema(wrong, monkeypatch):
     """The model is generated from the published schema, without its conditions on values."""
     model = pytest.importorskip("pydantic_sarif.model")
     log = model.StaticAnalysisResultsFormatSarifVersion210JsonSchema
     found = diagnose(DiagnoseOptions(str(wrong), check=True)).findings
     assert found
+    monkeypatch.setenv("SPYRE_DOCS_URL", "https://docs.example/spyre")
     for findings in ((), found, FINDINGS):
         text = json.dumps(sarif_object(findings))
         assert len(log.model_validate_json(text).runs[0].results) == len(findings)
