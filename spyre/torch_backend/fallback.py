@@ -388,7 +388,8 @@ class FallbackCall:
     def _output_storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         """Return a host storage that the CPU may resize, with the elements that are not written."""
         size_bytes = tensor.untyped_storage().nbytes()
-        storage = torch.UntypedStorage(size_bytes)
+        # zeros: a result of fewer elements leaves some unwritten
+        storage = torch.UntypedStorage(size_bytes).fill_(0)
         if size_bytes and tensor.numel() * tensor.element_size() != size_bytes:
             content = self._start(tensor)
             stream, copy = self.copies.pop()

@@ -119,6 +119,17 @@ def test_given_results_are_resized():
     assert torch.equal(where.cpu(), torch.nonzero(x > 0.5))
 
 
+def test_a_smaller_result_leaves_nothing_of_the_host():
+    """Else int64 elements out of range are refused, and others copied to the card."""
+    x = torch.tensor([0.0, 1.0, 0.0])
+    for _ in range(20):
+        where = torch.empty(7, dtype=torch.int64, device="spyre")
+        torch.full((7,), 1 << 40)  # the allocator gives its bytes to the next storage
+        with pytest.warns(UserWarning, match="was resized"):
+            torch.nonzero(x.to("spyre"), out=where)
+        assert where.cpu().tolist() == [[1]]
+
+
 def test_given_views_keep_their_surroundings():
     def function(x, out):
         torch.linalg.inv(x, out=out[1:3, 1:3])

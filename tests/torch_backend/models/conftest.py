@@ -10,9 +10,7 @@ from spyre.torch_backend import autoload
 
 pytest.register_assert_rewrite("tests.torch_backend.models.comparison")
 
-AWAITED: dict[str, str] = {
-    "test_torch_modules.py::test_encoder_with_padding": "nested tensors avoided",
-}
+AWAITED: dict[str, str] = {}
 """Beginnings of test ids, and the missing features of the device. Such a test must fail: if it
 passes, its line has to be removed."""
 
