@@ -117,9 +117,14 @@ def code_sections(digit: str) -> str:
 def code_pages() -> dict[str, str]:
     """Return a page per code, by path beside the list of all, which alone links to them."""
     return {
-        page_of(code.code): f"---\norphan: true\n---\n\n{_section(code, _heading(code))}"
+        page_of(code.code): "\n".join(
+            ["---", "orphan: true", "---", "", _section(code, _heading(code)), _BACK]
+        )
         for code in diagnostic_codes().values()
     }
+
+
+_BACK = "[All codes](../errors.md)\n"
 
 
 def _heading(code: DiagnosticCode) -> str:
