@@ -73,7 +73,7 @@ class TracedProgram(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def executes(self) -> tuple[Execute, ...]:
-        """An execute per statement; its symbols say which argument each moves with."""
+        """An execute per statement; its symbols name the argument that each moves with."""
         atoms = [InputAtom("parameter", k, p.name) for k, p in enumerate(self.parameters)]
         atoms.append(InputAtom("allocation", 0, "allocation0"))
         starts = [*(IndexValue(0, ((atom, 1),)) for atom in atoms), IndexValue(LX_BASE)]

@@ -276,15 +276,15 @@ class Site(msgspec.Struct, frozen=True):
         return value
 
     def require_inside(
-        self, dim: int, first: Array, last: Array, size: Array | int, what: str
+        self, dim: int, first: Array, last: Array, size: Array | int, place: str
     ) -> None:
-        """DeviceFault SPY414 for positions along a dim that are not in ``what``."""
+        """DeviceFault SPY414 for positions along a dim that are not in ``place``."""
         active = self.level.active
         first, last, size = (np.broadcast_to(x, active.shape) for x in (first, last, size))
         outside = active & ((first < 0) | (last >= size))
         if outside.any():
             at = tuple(np.argwhere(outside)[0])
-            message = f"a tile of data leaves its {what} on compute tile {at[1]}"
+            message = f"a tile of data leaves its {place} on compute tile {at[1]}"
             expected = f"coordinates from 0, below {size[at]}, along dim {dim}"
             found = first[at] if first[at] < 0 else last[at]
             self.fail(DeviceFault, "SPY414", message, expected, found)

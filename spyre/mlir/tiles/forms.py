@@ -3,7 +3,7 @@
 A form is a sequence of elements with blanks between. An element begins with the sign of its
 kind (below), and its name is the field of the operation that it fills; anything else is literal
 text. ``?( … )?`` is a part that may be missing; it begins with literal text, by which it is found.
-An attribute dictionary may stand before the first ``:``, ``->`` or ``ins(`` of any form.
+An attribute dictionary may precede the first ``:``, ``->`` or ``ins(`` of any form.
 
     %a      a value                      %a*     values with commas
     !a      a type                       !a*     types with commas, perhaps in round brackets

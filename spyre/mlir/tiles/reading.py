@@ -1,4 +1,4 @@
-"""Tokens of KTIR texts, and what operations are written with: types, attributes, subscripts.
+"""Tokens of KTIR texts, and the parts of operations: types, attributes, subscripts.
 
 Tokens are coarse: a type, an affine map or set, a location is one token, and equal texts of maps
 and sets are parsed once, so that long texts cost time in proportion to their length. Comments

@@ -61,7 +61,7 @@ class ScopedValue(msgspec.Struct):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """An operation where it stands. ``scope``: the values before it, by name."""
+    """An operation in its function. ``scope``: the values before it, by name."""
 
     module: TileModule
     function: TileFunction

@@ -1,7 +1,7 @@
 """Syntax tree of KTIR texts: modules, functions, operations with their fields, types, attributes.
 
-One class for all operations: its row of the table (:mod:`.table`) says which fields it has and how
-they are written. The reader (:mod:`.parser`) makes the tree, the printer writes it back. Names stay
+One class for all operations: its row of the table (:mod:`.table`) has its fields, and how they are
+written. The reader (:mod:`.parser`) makes the tree, the printer writes it back. Names stay
 names and aliases stay aliases, so that printing keeps the spelling; comparisons ignore places.
 """
 
@@ -203,7 +203,7 @@ class Subscript(msgspec.Struct, frozen=True):
 class Region(msgspec.Struct, frozen=True):
     """A block: ``arguments`` with their types, None where the operation implies them.
 
-    ``style`` says how the arguments are written: ``label``, ``list``, or by the operation itself.
+    ``style``: the form of the arguments: ``label``, ``list``, or by the operation itself.
     """
 
     arguments: tuple[tuple[Name, Type | None], ...]
@@ -299,7 +299,7 @@ def walk(body: tuple[TileOp, ...]) -> Iterator[TileOp]:
 
 
 class TileModule(SyntaxNode, frozen=True):
-    """A whole text. ``wrapped``: ``module`` is written; else functions stand at top level.
+    """A whole text. ``wrapped``: ``module`` is written; else functions are at top level.
 
     ``aliases``: maps, sets and locations by name.
     """

@@ -174,7 +174,7 @@ def describe_tiles(
     check: bool = True,
 ) -> Run:
     """The run of one function. ValidationError for a text with errors, LaunchErrors of arguments
-    and of the trace, UnsupportedError for what is not simulated.
+    and of the trace, UnsupportedError for operations that are not simulated.
     """
     findings = program.check(raise_on_error=True) if check else ()
     pointers, numbers = bind_arguments(program, function, given)
