@@ -151,6 +151,8 @@ def _matmul_walk(spec: DeviceOp) -> _Walk:
 def _topk_walk(spec: DeviceOp) -> _Walk:
     """``output``: k elements along ``dims[0]``, which is not the lane dim."""
     (source,), (along,) = spec.inputs, spec.dims
+    if len(source.view.dims[along]) > 1:
+        raise LoweringError("a top-k along a dim without a single pitch")
     rank = len(source.sizes)
     sizes = [*source.sizes, spec.output.sizes[along]]
     order = [rank if k == along else k for k in range(rank)]
@@ -284,8 +286,6 @@ def _restickify(op: IteratedOp, division: CoreDivision | None) -> Outline:
 
 def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims = [*op.dims, *_missing_roles(op.dims)]
-    if sum(dim.role == 1 for dim in dims) > 1:
-        raise LoweringError("a top-k along a dim without a single pitch")
     lane = _lane(dims, 0, unit_lane(2))
     multiples, operands = {lane: op.most_lanes}, _operands(op, [lane, lane])
     whole = [k for k, dim in enumerate(dims) if dim.role]

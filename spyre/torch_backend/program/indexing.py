@@ -146,6 +146,9 @@ def _padded_words(low: Lowering, numbers: Value, lane: int, multiple: int) -> Va
 def largest(low: Lowering, value: Value, dim: int, count: int, indices: bool) -> Value:
     """The ``count`` largest elements along ``dim`` in falling order, or their indices (int64)."""
     value = off_lanes(low, value, dim)
+    if len(value.view.dims[dim]) > 1:
+        # positions count the steps of one pitch
+        value = low.broadcast(value, value.sizes)
     sizes = tuple(count if k == dim else n for k, n in enumerate(value.sizes))
     lane = value.lane_dim
     if not indices:

@@ -151,3 +151,27 @@ def test_wrong_weights_are_the_errors_of_the_cpu(weights):
             torch.multinomial(torch.tensor(weights, device=device), 2)
         errors.append(str(raised.value))
     assert errors[0] == errors[1]
+
+
+MERGED = {
+    "repeated rows": lambda x: x.repeat_interleave(2, 0),
+    "repeated columns": lambda x: x.repeat_interleave(3, 1),
+    "expanded": lambda x: x[:, None].expand(12, 2, 5).contiguous().view(24, 5),
+    "swapped": lambda x: x.view(6, 2, 5).transpose(0, 1).reshape(12, 5),
+    "channels last": lambda x: (
+        x.view(1, 5, 6, 2).to(memory_format=torch.channels_last).permute(0, 2, 3, 1).reshape(12, 5)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("merged", MERGED.values(), ids=MERGED)
+def test_positions_along_dims_stored_in_another_order(dtype, merged):
+    x = distinct((60,), 0, dtype).view(12, 5)
+    for dim in (0, 1):
+        for position in (torch.argmax, torch.argmin):
+            agrees(lambda x, k=dim, of=position: of(merged(x), k), x)
+        for extreme in (torch.max, torch.min):
+            agrees(lambda x, k=dim, of=extreme: of(merged(x), k), x)
+        agrees(lambda x, k=dim: merged(x).topk(2, k).values, x)
+        agrees(lambda x, k=dim: merged(x).sort(dim=k, stable=True), x)

@@ -656,6 +656,17 @@ def numbers_as_tensors(graph: torch.fx.Graph) -> None:
             _take_bools_as_tensors(graph, node)
 
 
+def insert_known_numbers(graph: torch.fx.Graph) -> None:
+    """Replace computed sizes that are plain numbers by them: where sizes became constants after the
+    graph was traced, Inductor would evaluate `%` and `//` of numbers as those of symbols.
+    """
+    for node in reversed(graph.nodes):
+        value = node.meta.get("val")
+        if node.op == "call_function" and isinstance(value, (int, float)):
+            node.replace_all_uses_with(value)
+            graph.erase_node(node)
+
+
 def _take_bools_as_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     pairs = zip(schema_of(node.target).arguments, node.args, strict=False)
     for k, (argument, given) in enumerate(pairs):
@@ -691,7 +702,9 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
             node.meta["should_fallback"] = True
 
 
-GRAPH_PASSES = (copy_strided_views, share_sequences, numbers_as_tensors, mark_fallbacks)
+GRAPH_PASSES = (
+    insert_known_numbers, copy_strided_views, share_sequences, numbers_as_tensors, mark_fallbacks,
+)  # fmt: skip
 """Passes over a graph before Inductor lowers it, in order."""
 
 

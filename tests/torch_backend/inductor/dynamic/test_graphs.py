@@ -354,3 +354,28 @@ def test_numbers_whose_sizes_are_computed():
         found, wanted = made(card(size).float()), function(torch.zeros(size))
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.roll(0, 0),
+        lambda x: x.roll(-5, 0),
+        lambda x: x[: x.shape[0] // 4 % 9],
+        lambda x: x.new_full((x.shape[0] % 8,), 2.0),
+        lambda x: x.unfold(0, x.shape[0] // 3, x.shape[0] % 4),
+    ],
+)
+def test_remainders_of_sizes_that_become_constants(read):
+    """The strided argument makes them constants after the graph was traced."""
+
+    def function(x, part):
+        chosen = torch.index_select(part, 0, torch.tensor([5], device=part.device))
+        return read(x), chosen
+
+    x = torch.arange(63.0).half()
+    wanted = function(x, x[::2])
+    on_card = x.to("spyre")
+    found = torch.compile(function, dynamic=True)(on_card, on_card[::2])
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.cpu(), other)
