@@ -60,10 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: places.get(_file_of(item), len(places)))
 
 
-def pytest_collection_finish() -> None:
-    """Exempt modules and collected tests from later garbage collections of a second each."""
-    gc.collect()
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> Generator[None]:
+    """Exclude objects of earlier tests from garbage collections, which took a second each."""
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,9 +6,13 @@ Kernels that need the simulated card are imported when they are first called.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 from spyre import config
@@ -64,6 +68,7 @@ def _register() -> None:
     register_exceptions(fallback)
     patches.install()
     _register_process_groups()
+    sys.meta_path.append(_SendnnFinder)
 
 
 def _register_process_groups() -> None:
@@ -82,6 +87,20 @@ def _register_process_groups() -> None:
     if torch.distributed.is_available():
         torch.distributed.Backend.register_backend(
             "spyreccl", create, extended_api=True, devices=["spyre"]
+        )
+
+
+class _SendnnFinder:
+    """Finds ``torch_sendnn`` where no other finder does."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> ModuleSpec | None:
+        """Return the spec of this package's ``torch_sendnn``, None for other names."""
+        if name != "torch_sendnn":
+            return None
+        home = Path(__file__).parent / name
+        return importlib.util.spec_from_file_location(
+            name, home / "__init__.py", submodule_search_locations=[str(home)]
         )
 
 

@@ -13,7 +13,7 @@ import os
 import pkgutil
 import platform
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -224,6 +224,29 @@ ProfilerRange: Any = torch._C._profiler._RecordFunctionFast
 TRACE_BASE_STEP_S = 7_889_238
 """The times of ``export_chrome_trace`` count from the last multiple of it (a quarter of a year),
 in seconds since 1970, that was over when the process began to profile."""
+
+
+def register_backend(backend: Callable[..., Any]) -> None:
+    """Give `torch.compile` a backend with the name of the function."""
+    from torch._dynamo import register_backend
+
+    register_backend(backend)
+
+
+def compile_graph(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], marked: Sequence[Any]
+) -> Callable[..., Any]:
+    """Compile a graph for ``inputs`` by Inductor; dims that are marked dynamic in the same tensors
+    of ``marked`` remain symbols.
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    for source, target in zip(marked, inputs, strict=True):
+        for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"):
+            if hasattr(source, name):
+                setattr(target, name, getattr(source, name))
+    compiled: Callable[..., Any] = compile_fx(graph, inputs)
+    return compiled
 
 
 def profiler_is_on() -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -16,14 +13,6 @@ autoload()
 @pytest.fixture(autouse=True)
 def silent_fallback(monkeypatch):
     monkeypatch.setenv("SPYRE_FALLBACK", "silent")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_collections() -> Iterator[None]:
-    """Exclude objects of earlier tests from the collections of tests of memory."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
