@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -62,10 +63,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections() -> Generator[None]:
-    """Exclude objects of earlier tests from garbage collections, which took a second each."""
+    """Exclude objects of earlier modules from garbage collections, which took a second each.
+
+    A module's own garbage is collected at its end, and everything after twenty modules.
+    """
     gc.freeze()
     yield
-    gc.unfreeze()
+    if next(_modules) % 20 == 0:
+        gc.unfreeze()
+    gc.collect()
+
+
+_modules = itertools.count(1)
 
 
 @pytest.hookimpl(optionalhook=True)
