@@ -26,6 +26,9 @@ os.environ.setdefault("SPYRE_PROGRESS", "0")
 # Tests must not depend on which kernels are compiled; those of interpreted kernels change this.
 os.environ.setdefault("SPYRE_MEANWHILE", "0")
 
+# Tests make many objects, of which few are garbage.
+gc.set_threshold(10_000)
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
