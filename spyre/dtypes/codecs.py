@@ -88,26 +88,27 @@ def decode_ieee_half(codes: ArrayLike) -> Float32Array:
     return np.asarray(codes, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
-def float16_for_dl16(values: ArrayLike, halved_subnormals: bool = False) -> Float32Array:
+def float16_for_dl16(values: ArrayLike, subnormal_copies: bool = False) -> Float32Array:
     """float16 numbers as a copy to the card converts them to DL16, before they are rounded.
 
     ±65504, the largest, becomes the largest number both formats have, since it would be rounded to
-    one that float16 has not. ``halved_subnormals``: of `NumericRules`.
+    one that float16 has not. ``subnormal_copies``: of `NumericRules`.
     """
     given = np.asarray(values, dtype=np.float32)
     given = np.where(np.abs(given) == 65504.0, np.copysign(np.float32(65472.0), given), given)
-    if halved_subnormals:
-        small = np.abs(given) < 2.0**-14
-        halves = np.trunc(np.where(small, given, 0.0) * 2.0**23) * 2.0**-24
-        given = np.where(small, np.copysign(halves, given), given)
+    if subnormal_copies:
+        small = (np.abs(given) < 2.0**-14) & (given != 0.0)
+        fraction = np.floor(np.abs(np.where(small, given, 0.0)) * 2.0**23) / 512
+        given = np.where(small, np.copysign((1.0 + fraction) * 2.0**-15, given), given)
     return np.asarray(given, dtype=np.float32)
 
 
-def without_small_exponents(values: ArrayLike) -> Float32Array:
-    """Numbers below 2^-14 as their DL16 fraction · 2^-23: `NumericRules.lost_exponents`."""
+def float16_from_dl16(values: ArrayLike) -> Float32Array:
+    """DL16 numbers as a copy to float16 reads them: `NumericRules.subnormal_copies`."""
     given = np.asarray(values, dtype=np.float32)
-    fraction, _ = np.frexp(np.abs(given))
-    read = np.copysign((2.0 * fraction - 1.0) * np.float32(2.0**-14), given)
+    fraction, exponent = np.frexp(np.abs(given))
+    unit = np.where(exponent == -14, np.float32(2.0**-15), np.float32(2.0**-14))
+    read = np.copysign((2.0 * fraction - 1.0) * unit, given)
     small = (np.abs(given) < 2.0**-14) & (given != 0.0)
     return np.where(small, read, given).astype(np.float32)
 
@@ -226,9 +227,8 @@ class NumericRules(msgspec.Struct, frozen=True):
     ``numerics``: "dl16", "dl16-chunk" (the same storage), or "ieee", where SEN169_FP16
     storage holds IEEE half bits. ``rounding``/``saturate``: host number → DL16. ``ninf``: value on
     the host of DL16's NaN-or-infinity code. ``bfloat16_rounding``: DL16 → bfloat16, which truncates
-    on cards (hardware reference §1.2). ``halved_subnormals``: float16 below 2^-14 loses its lowest
-    bit and is halved on the way to the card. ``lost_exponents``: below 2^-14, DL16 → float16 keeps
-    the fraction only.
+    on cards (hardware reference §1.2). ``subnormal_copies``: float16 m·2^-24 below 2^-14 becomes
+    (1 + ⌊m/2⌋/512)·2^-15, and below 2^-14 the DL16 fraction f becomes f·2^-24, below 2^-15 f·2^-23.
     """
 
     numerics: Mode = "dl16"
@@ -236,8 +236,7 @@ class NumericRules(msgspec.Struct, frozen=True):
     saturate: bool = False
     ninf: NinfView = "inf"
     bfloat16_rounding: Rounding = "trunc"
-    halved_subnormals: bool = False
-    lost_exponents: bool = False
+    subnormal_copies: bool = False
 
     def __post_init__(self) -> None:
         if self.numerics not in get_args(Mode):
@@ -332,7 +331,7 @@ def encode_copied(
     """Device codes of values of host dtype ``dtype_name``, as a host-to-device transfer writes
     them."""
     if (dtype_name, format_name) == ("float16", "SEN169_FP16") and rules.numerics != "ieee":
-        values = float16_for_dl16(values, rules.halved_subnormals)
+        values = float16_for_dl16(values, rules.subnormal_copies)
     return encode_device(values, format_name, rules)
 
 
@@ -356,8 +355,8 @@ def encode_host(values: Values, dtype_name: str, rules: NumericRules = DEFAULT_R
         return encode_bfloat16(values, rules.bfloat16_rounding)
     if dtype.holds_bits:
         return encode_device(values, dtype.host_format)
-    if rules.lost_exponents and dtype.name == "float16":
-        values = without_small_exponents(values)
+    if rules.subnormal_copies and dtype.name == "float16":
+        values = float16_from_dl16(values)
     return _cast_to_numpy(np.asarray(values), dtype)
 
 

@@ -28,13 +28,11 @@ class Erratum(msgspec.Struct, frozen=True):
     """A difference of cards from the documented arithmetic, as users reported it.
 
     ``source``: issues of torch-spyre that give the numbers. ``reported``: month of the report.
-    ``on_card``: part of the number mode ``card``.
     """
 
     effect: str
     source: str
     reported: str
-    on_card: bool = True
 
 
 ERRATA = {
@@ -43,25 +41,23 @@ ERRATA = {
         "4517, 4522",
         "September 2026",
     ),
-    "halved-subnormals": Erratum(
-        "copies of float16 to the card halve numbers below 2^-14, rounding towards zero",
-        "4689",
-        "September 2026",
-    ),
     "log-bits": Erratum(
         "log of 16-bit floats is 16.15625 below zero and 11.09375 of infinity", "1851", "April 2026"
     ),
-    "lost-exponents": Erratum(
-        "copies to float16 keep the fraction of numbers below 2^-14 and read it as fraction·2^-23",
+    "scaled-means": Erratum(
+        "mean of 16-bit floats scales every element and adds it within a core in DL16",
         "2400",
         "June 2026",
-        on_card=False,
+    ),
+    "subnormal-copies": Erratum(
+        "copies of float16 keep the fraction of numbers below 2^-14 and lose their exponent",
+        "2400, 4689",
+        "June and September 2026",
     ),
 }
 """Errata that can be simulated, by their name in the text form of a number mode."""
 CARD = "card"
 """Text form of mode dl16 with the errata of cards."""
-_ON_CARD = tuple(name for name, row in ERRATA.items() if row.on_card)
 
 _SHORT = {
     "dma": "dma_rounding",
@@ -141,8 +137,7 @@ class Numerics(msgspec.Struct, frozen=True):
             self.saturate,
             self.ninf_to_host,
             self.bfloat16_rounding,
-            "halved-subnormals" in self.errata,
-            "lost-exponents" in self.errata,
+            "subnormal-copies" in self.errata,
         )
 
     @property
@@ -158,7 +153,7 @@ class Numerics(msgspec.Struct, frozen=True):
             if getattr(self, name) != _DEFAULTS[name]
         ]
         options += ["saturate"] if self.saturate else []
-        is_card = self.mode == "dl16" and self.errata == _ON_CARD
+        is_card = self.mode == "dl16" and self.errata == tuple(ERRATA)
         options += [] if is_card else self.errata
         mode = CARD if is_card else self.mode
         return f"{mode}:{','.join(options)}" if options else mode
@@ -175,7 +170,7 @@ def parse_numerics(text: str) -> Numerics:
     """
     mode, colon, listed = text.strip().partition(":")
     options: dict[str, Any] = {}
-    errata = set(_ON_CARD) if mode == CARD else set()
+    errata = set(ERRATA) if mode == CARD else set()
     for part in listed.split(",") if colon else ():
         name, equals, value = part.strip().partition("=")
         if (name, equals) == ("saturate", ""):

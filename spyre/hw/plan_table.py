@@ -133,7 +133,7 @@ staging."""
 DIRECT = 2
 """Elementwise FLAGS: unmasked float32 sticks that are neighbours, inputs also single numbers."""
 
-REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2")
+REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2", "scaled_sum")
 REDUCE_LANES = 1
 """Reduction FLAGS bit: the stick dim is reduced too."""
 RUN_REDUCED = 2
@@ -149,7 +149,7 @@ MAX_KEPT_STICKS = 64
 CHUNK = 64
 """Elements added up before their total joins the running one, in the number mode dl16-chunk."""
 CHUNKED_REDUCTIONS = ("sum", "exx2")
-"""Reductions that accumulate in chunks."""
+"""Reductions that accumulate in chunks in the number mode dl16-chunk."""
 MAX_CHUNK_STICKS = 32
 """Kept sticks a chunked reduction accumulates at once, at most: it needs more buffers."""
 

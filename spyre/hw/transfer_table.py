@@ -29,10 +29,9 @@ LARGEST = 8
 """Rounding rule and largest code of DEVICE_DL16_AS; see :mod:`spyre.hw.kernels.intrinsics`."""
 BFLOAT16_ADD = 9
 BFLOAT16_ODD = 10
-HALVED_SUBNORMALS = 11
-LOST_EXPONENTS = 12
+SUBNORMAL_COPIES = 11
 """1 while that erratum of cards is simulated, see :data:`spyre.hw.numerics.ERRATA`."""
-HEAD_WORDS = 13
+HEAD_WORDS = 12
 
 FIRST_UNIT = 0
 END_UNIT = 1

@@ -1,5 +1,4 @@
 from .elementwise import (
-    CARD_FORMS as CARD_FORMS,
     CODE_FORMS as CODE_FORMS,
     OPCODE as OPCODE,
     OPCODES as OPCODES,
@@ -18,6 +17,7 @@ from .rules import (
     topk_dims as topk_dims,
 )
 from .table import (
+    CARD_FORMS as CARD_FORMS,
     OPS as OPS,
     REFUSED as REFUSED,
     SPEC_NAMES as SPEC_NAMES,

@@ -155,15 +155,14 @@ _KERNEL_OPERATIONS = (
     _row("layernormscale", 1, _SCALE, code_form="", element_ns=0.4, constants=("eps",)),
 )
 
-CARD_FORMS = {
+CARD_FUNCTIONS = {
     "exp-floor": _function("exp", "e^max(x, -17)", "floored_exp", code_form="", formats=HALF),
     "log-bits": _function(
         "log", "ln x; 16.15625 below zero, 11.09375 of infinity", "log_of_bits", code_form="",
         formats=HALF,
     ),
 }  # fmt: skip
-"""Rows that take the place of those of 16-bit floats while an erratum of the card
-(`spyre.hw.numerics.ERRATA`) is simulated, by the erratum."""
+"""The elementwise rows of `spyre.hw.ops.table.CARD_FORMS`."""
 
 _BY_NAME = {row.name: row for row in _KERNEL_OPERATIONS}
 _SAME_OPERATION = (
@@ -182,7 +181,7 @@ ELEMENTWISE = (
 CODE_FORMS = {row.kernel_op: row for row in _KERNEL_OPERATIONS if row.code_form}
 """Row of each kernel operation that has a form on DL16 codes."""
 
-_OPCODE_ROWS = (*_KERNEL_OPERATIONS, *CARD_FORMS.values())
+_OPCODE_ROWS = (*_KERNEL_OPERATIONS, *CARD_FUNCTIONS.values())
 OPCODES = {row.kernel_op: opcode for opcode, row in enumerate(_OPCODE_ROWS)}
 """OPCODE word of the plan table by kernel operation."""
 

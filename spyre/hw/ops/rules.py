@@ -16,8 +16,8 @@ import numpy as np
 
 from spyre.dtypes import decode_dl16
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
-from spyre.hw.ops.elementwise import CARD_FORMS, HALF, Family, OpDefinition
-from spyre.hw.ops.table import OPS, REFUSED, SPEC_NAMES, find_op
+from spyre.hw.ops.elementwise import HALF, Family, OpDefinition
+from spyre.hw.ops.table import CARD_FORMS, OPS, REFUSED, SPEC_NAMES, find_op
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, RuleSet, severities
 
@@ -151,7 +151,7 @@ def require_op(op: Operation, errata: Collection[str] = ()) -> OpDefinition:
     if spec is not None:
         forms = [CARD_FORMS[name] for name in errata if name in CARD_FORMS]
         is_half = bool(forms) and op.outputs[0].data_format in HALF
-        return next((f for f in forms if is_half and f.name == spec.kernel_op), spec)
+        return next((f for f in forms if is_half and f.name in (spec.name, spec.kernel_op)), spec)
     location = JsonLocation(op.file, f"{_COMPUTE}.opFuncName")
     expected = "an operation of docs/operations.md"
     if op.name in REFUSED:

@@ -315,9 +315,10 @@ def _epilogue(context: PlanContext) -> tuple[float, float, float, int]:
 
 
 def _is_chunked(context: PlanContext) -> bool:
-    """True if the sum accumulates in DL16: 16-bit floats, in the number mode dl16-chunk."""
+    """True if the sum of 16-bit floats accumulates in DL16: scaled, or in mode dl16-chunk."""
     name, wide = context.spec.kernel_op, context.format_code(context.output.tensor) == tb.FP32
-    return context.numerics.chunked and name in tb.CHUNKED_REDUCTIONS and not wide
+    chunked = context.numerics.chunked and name in tb.CHUNKED_REDUCTIONS
+    return not wide and (chunked or name == "scaled_sum")
 
 
 def _core_steps(context: PlanContext) -> int:

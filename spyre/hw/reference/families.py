@@ -110,7 +110,10 @@ def _reduction(execution: Execution, spec: OpDefinition) -> None:
         inputs = [masked(execution, core, execution.read(0, core)) for core in group]
 
         def total_of(name: str, values: Sequence[Array], group: list[int] = group) -> Array:
-            return _chunked_total(execution, group, values) if chunked else _total(op, name, values)
+            scale = constant(op, spec.constants[0]) if name == "scaled_sum" else None
+            if chunked or scale is not None:
+                return _chunked_total(execution, group, values, scale)
+            return _total(op, name, values)
 
         with np.errstate(all="ignore"):
             if spec.kernel_op == "exx2":
@@ -138,7 +141,8 @@ def _ended(op: Operation, spec: OpDefinition, total: Array) -> Array:
         if spec_choices.TOKEN_CLIP == "scale":
             return clip(total * factor, low, high)
         return clip(total, low, high) * factor
-    return total * constant(op, spec.constants[0]) if spec.constants else total
+    scales = spec.constants and spec.kernel_op != "scaled_sum"
+    return total * constant(op, spec.constants[0]) if scales else total
 
 
 def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:
@@ -152,8 +156,13 @@ def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:
     return np.asarray(reduce(combine, (partial.astype(np.float32) for partial in partials)))
 
 
-def _chunked_total(execution: Execution, group: Sequence[int], inputs: Sequence[Array]) -> Array:
-    """Elements of each core in order of their addresses, added up in chunks; then the cores."""
+def _chunked_total(
+    execution: Execution, group: Sequence[int], inputs: Sequence[Array], scale: np.float32 | None
+) -> Array:
+    """Elements of each core in order of their addresses, added up in chunks; then the cores.
+
+    ``scale``: of `CARD_FORMS` "scaled-means", which adds scaled elements per lane in DL16.
+    """
     op, rules = execution.op, execution.numerics.alu_rules
     axes = _reduced_axes(op)
     totals = []
@@ -163,10 +172,20 @@ def _chunked_total(execution: Execution, group: Sequence[int], inputs: Sequence[
             for x in (execution.addresses(0, core), values)
         )
         count = int(np.prod(taken.shape[: len(axes)]))
-        order = np.argsort(where.reshape(count, -1)[:, 0], kind="stable")
-        terms = taken.reshape(count, *taken.shape[len(axes) :])[order]
-        totals.append(sum_in_chunks(terms, rules))
-    return np.expand_dims(add_all(totals, rules), axes)
+        first = where.reshape(count, -1)[:, 0]
+        order = np.argsort(first, kind="stable")
+        terms, lane = taken.reshape(count, *taken.shape[len(axes) :])[order], first[order] % 128
+        if scale is None:
+            totals.append(sum_in_chunks(terms, rules))
+        else:
+            lanes = (add_all(terms[lane == at] * scale, rules) for at in np.unique(lane))
+            totals.append(np.stack(list(lanes)))
+    if scale is None:
+        return np.expand_dims(add_all(totals, rules), axes)
+    total = reduce(np.add, totals)
+    while (half := len(total) // 2) > 0:
+        total = total[:half] + total[half:]
+    return np.expand_dims(total[0], axes)
 
 
 def _once_per_element(op: Operation, values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The number mode dl16-chunk: kernels and reference bit for bit, and the mode by example."""
+"""Sums in DL16, of dl16-chunk and of cards' means: kernels and reference bit for bit, examples."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from tests.hw.strategies import matmul_specs, reduction_specs, seeds, thread_cou
 
 modes = st.sampled_from(["dl16-chunk", "dl16-chunk", "dl16-chunk:alu=trunc", "dl16-chunk:alu=even"])
 fills: st.SearchStrategy[Fill] = st.sampled_from([normals, any_numbers])
+MEANS = st.sampled_from(["card", "card:alu=trunc", "dl16-chunk:scaled-means"])
 CONSTANTS = {"sum": {}, "mean": {"scaling_factor": 0x37FF}, "exx2": {"exx2scale": 0x3AAB}}
 
 
@@ -47,6 +48,13 @@ def test_sums(name: str, data: st.DataObject, seed: int, mode: str, threads: int
     spec = data.draw(
         reduction_specs(name, CONSTANTS[name], over_stick=over_stick, mask_bits=0x4123, fp32=False)
     )
+    compare(spec, Trial(fill, mode, threads, seed=seed))
+
+
+@examples(40)
+@given(data=st.data(), seed=seeds, mode=MEANS, threads=thread_counts, fill=fills)
+def test_means_of_cards(data: st.DataObject, seed: int, mode: str, threads: int, fill: Fill):
+    spec = data.draw(reduction_specs("mean", CONSTANTS["mean"], mask_bits=0x4123, fp32=False))
     compare(spec, Trial(fill, mode, threads, seed=seed))
 
 

@@ -29,6 +29,7 @@ from spyre.hw.kernels.dl16_vectors import (
     smallest_of_four,
 )
 from spyre.hw.kernels.intrinsics import (
+    add_product_rounded,
     add_rounded,
     bits_float,
     decode_dl16,
@@ -46,7 +47,7 @@ from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP, TOPK_TIES
 
 F = np.float32
 
-SUM, MAX, MIN, ABSMAX, PROD, EXX2 = range(len(tb.REDUCTIONS))
+SUM, MAX, MIN, ABSMAX, PROD, EXX2, SCALED_SUM = range(len(tb.REDUCTIONS))
 OPCODE, INNER, BLOCKS, LANES, FLAGS = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.LANES, tb.FLAGS
 MASK, MASK_LANES, VALUE = tb.MASK, tb.MASK_LANES, tb.VALUE
 EXTENT, PITCH, INNER_PITCH = tb.EXTENT, tb.PITCH, tb.INNER_PITCH
@@ -389,8 +390,12 @@ def join(source, target, add, odd):
 
 @kernel
 def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, chunk, core, total):
-    """Sums (of squares) of all reduced indices of ``sticks`` kept sticks into ``total``."""
-    code, lanes_too = table[IN + FORMAT], table[FLAGS] & tb.REDUCE_LANES
+    """Sums (of squares) of all reduced indices of ``sticks`` kept sticks into ``total``.
+
+    SCALED_SUM: per lane, which `spread` adds up.
+    """
+    scaled, scale = table[OPCODE] == SCALED_SUM, bits_float(np.int32(table[VALUE]))
+    code, lanes_too = table[IN + FORMAT], table[FLAGS] & tb.REDUCE_LANES != 0 and not scaled
     add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
     kept_pitch, kept_step = table[IN + INNER_PITCH], table[AT + INNER_PITCH]
     n = sticks if lanes_too else sticks * STICK
@@ -413,12 +418,20 @@ def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, c
                 if lanes_too:
                     add_chunk_lanes(staged, sticks, chunk, add, odd)
                     within = tb.CHUNK  # a stick is a chunk
+                elif scaled:
+                    for i in range(n):
+                        core[i] = add_product_rounded(core[i], staged[i], scale, add, odd)
                 else:
                     for i in range(n):
                         chunk[i] = add_rounded(chunk[i], staged[i], add, odd)
                     within += 1
                 step += 1
-                if within == tb.CHUNK or step == table[CORE_STEPS]:
+                if scaled and step == table[CORE_STEPS]:
+                    for i in range(n):
+                        total[i] += core[i]
+                        core[i] = F(0.0)
+                    step = 0
+                elif within == tb.CHUNK or step == table[CORE_STEPS]:
                     join(chunk[:n], core[:n], add, odd)
                     within = 0
                 if step == table[CORE_STEPS]:
@@ -429,13 +442,17 @@ def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, c
 @kernel
 def spread(table, sticks, sums, squares, out):
     """Scaled sums as sticks; a reduced stick holds its sum in all lanes, or exx2's pairs."""
-    scale = bits_float(np.int32(table[VALUE]))
-    if table[FLAGS] & tb.REDUCE_LANES == 0:
+    scaled, scale = table[OPCODE] == SCALED_SUM, bits_float(np.int32(table[VALUE]))
+    if table[FLAGS] & tb.REDUCE_LANES == 0 or scaled:
         for i in range(sticks * STICK):
-            out[i] = sums[i] * scale
+            out[i] = sums[i] if scaled else sums[i] * scale
+    if table[FLAGS] & tb.REDUCE_LANES == 0:
         return
     for s in range(sticks):
         row = out[s * STICK : (s + 1) * STICK]
+        if scaled:
+            reduce_lanes(SUM, row)
+            continue
         value = sums[s] * scale
         for i in range(STICK):
             row[i] = value
@@ -445,12 +462,13 @@ def spread(table, sticks, sums, squares, out):
 
 @kernel
 def chunk_reduction(table, bases, half, word, scratch, first, last):
-    """Run units ``first`` .. ``last`` of a table in the number mode dl16-chunk.
+    """Run units ``first`` .. ``last`` of a table in the number mode dl16-chunk, or of SCALED_SUM.
 
     Per lane (or per row, where the stick is reduced) the elements of one core are added up in order
     of their place in the input, in chunks of CHUNK: a chunk's total starts at zero and is rounded
     to DL16 after every addition, then joins the core's total, and that the total of all work
-    slices, each time rounded.
+    slices, each time rounded. SCALED_SUM scales the elements, adds those of a lane of a core in
+    DL16, and lanes and cores in float32.
     """
     buffer, chunk = scratch[:CHUNK_BUFFER], scratch[CHUNK_BUFFER : 2 * CHUNK_BUFFER]
     core, total = (
