@@ -25,10 +25,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
 
 
 class Erratum(msgspec.Struct, frozen=True):
-    """A difference of cards from the documented arithmetic, as users reported it.
-
-    ``source``: issues of torch-spyre that give the numbers. ``reported``: month of the report.
-    """
+    """A difference of cards from the documented arithmetic, as issues of torch-spyre report it."""
 
     effect: str
     source: str
@@ -45,14 +42,10 @@ ERRATA = {
         "log of 16-bit floats is 16.15625 below zero and 11.09375 of infinity", "1851", "April 2026"
     ),
     "scaled-means": Erratum(
-        "mean of 16-bit floats scales every element and adds it within a core in DL16",
-        "2400",
-        "June 2026",
+        "mean of 16-bit floats adds scaled elements in DL16 within a core", "2400", "June 2026"
     ),
     "subnormal-copies": Erratum(
-        "copies of float16 keep the fraction of numbers below 2^-14 and lose their exponent",
-        "2400, 4689",
-        "June and September 2026",
+        "copies of float16 lose the exponent of numbers below 2^-14", "2400, 4689", "September 2026"
     ),
 }
 """Errata that can be simulated, by their name in the text form of a number mode."""

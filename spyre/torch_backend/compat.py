@@ -226,6 +226,10 @@ TRACE_BASE_STEP_S = 7_889_238
 in seconds since 1970, that was over when the process began to profile."""
 
 
+DYNAMIC_MARKS = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
+"""Attributes of tensors that hold their dynamic dims."""
+
+
 def register_backend(backend: Callable[..., Any]) -> None:
     """Give `torch.compile` a backend with the name of the function."""
     from torch._dynamo import register_backend
@@ -242,7 +246,7 @@ def compile_graph(
     from torch._inductor.compile_fx import compile_fx
 
     for source, target in zip(marked, inputs, strict=True):
-        for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"):
+        for name in DYNAMIC_MARKS:
             if hasattr(source, name):
                 setattr(target, name, getattr(source, name))
     compiled: Callable[..., Any] = compile_fx(graph, inputs)

@@ -1,4 +1,5 @@
 from .elementwise import (
+    CARD_FORMS as CARD_FORMS,
     CODE_FORMS as CODE_FORMS,
     OPCODE as OPCODE,
     OPCODES as OPCODES,
@@ -17,7 +18,6 @@ from .rules import (
     topk_dims as topk_dims,
 )
 from .table import (
-    CARD_FORMS as CARD_FORMS,
     OPS as OPS,
     REFUSED as REFUSED,
     SPEC_NAMES as SPEC_NAMES,

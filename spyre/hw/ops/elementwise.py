@@ -155,14 +155,19 @@ _KERNEL_OPERATIONS = (
     _row("layernormscale", 1, _SCALE, code_form="", element_ns=0.4, constants=("eps",)),
 )
 
-CARD_FUNCTIONS = {
+CARD_FORMS = {
     "exp-floor": _function("exp", "e^max(x, -17)", "floored_exp", code_form="", formats=HALF),
     "log-bits": _function(
         "log", "ln x; 16.15625 below zero, 11.09375 of infinity", "log_of_bits", code_form="",
         formats=HALF,
     ),
+    "scaled-means": OpDefinition(
+        "mean", Category.REDUCTION, Family.REDUCTION, "scaled_sum", 1,
+        "Σ scaling_factor · x, each lane of a core in DL16", ("scaling_factor",), formats=HALF,
+    ),
 }  # fmt: skip
-"""The elementwise rows of `spyre.hw.ops.table.CARD_FORMS`."""
+"""Rows that take the place of those of 16-bit floats while an erratum of the card
+(`spyre.hw.numerics.ERRATA`) is simulated, by the erratum."""
 
 _BY_NAME = {row.name: row for row in _KERNEL_OPERATIONS}
 _SAME_OPERATION = (
@@ -181,7 +186,8 @@ ELEMENTWISE = (
 CODE_FORMS = {row.kernel_op: row for row in _KERNEL_OPERATIONS if row.code_form}
 """Row of each kernel operation that has a form on DL16 codes."""
 
-_OPCODE_ROWS = (*_KERNEL_OPERATIONS, *CARD_FUNCTIONS.values())
+_CARD_FUNCTIONS = [row for row in CARD_FORMS.values() if row.family is Family.ELEMENTWISE]
+_OPCODE_ROWS = (*_KERNEL_OPERATIONS, *_CARD_FUNCTIONS)
 OPCODES = {row.kernel_op: opcode for opcode, row in enumerate(_OPCODE_ROWS)}
 """OPCODE word of the plan table by kernel operation."""
 

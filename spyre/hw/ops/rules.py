@@ -16,8 +16,8 @@ import numpy as np
 
 from spyre.dtypes import decode_dl16
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
-from spyre.hw.ops.elementwise import HALF, Family, OpDefinition
-from spyre.hw.ops.table import CARD_FORMS, OPS, REFUSED, SPEC_NAMES, find_op
+from spyre.hw.ops.elementwise import CARD_FORMS, HALF, Family, OpDefinition
+from spyre.hw.ops.table import OPS, REFUSED, SPEC_NAMES, find_op
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, RuleSet, severities
 

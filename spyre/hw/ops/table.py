@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spyre.hw.ops.elementwise import (
-    CARD_FUNCTIONS,
-    ELEMENTWISE,
-    FLOATS,
-    HALF,
-    WORD,
-    Category,
-    Family,
-    OpDefinition,
-)
+from spyre.hw.ops.elementwise import ELEMENTWISE, FLOATS, HALF, WORD, Category, Family, OpDefinition
 from spyre.mlir.operation import INDEX_LIMIT_CONSTANT, OVERFLOW_CONSTANT
 
 POSITIONS = (*FLOATS, "IEEE_INT32", "SENUINT32")
@@ -130,19 +121,6 @@ _ROWS = (
 )
 
 OPS: dict[str, OpDefinition] = {row.name: row for row in _ROWS}
-
-CARD_FORMS = {
-    **CARD_FUNCTIONS,
-    "scaled-means": _reduction(
-        "mean",
-        "scaled_sum",
-        "Σ scaling_factor · x, in DL16 per lane of a core",
-        constants=("scaling_factor",),
-    ),
-}
-"""Rows that take the place of those of 16-bit floats while an erratum of the card
-(`spyre.hw.numerics.ERRATA`) is simulated, by the erratum."""
-
 _NONSTICK = "nonstick"
 
 _UNDEFINED = "its mathematics is not public"

@@ -52,6 +52,8 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
+from spyre.torch_backend.compat import DYNAMIC_MARKS
+
 
 def compile_fx_module() -> Any:
     """Import Inductor's entry module, which installs the backend, and return it."""
@@ -84,8 +86,7 @@ def asks_for_symbols(example_inputs: Any) -> bool:
     """Return True if symbolic sizes are requested: ``dynamic=True``, or a dim marked dynamic."""
     if not dynamo_config.assume_static_by_default:
         return True
-    marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
-    return any(getattr(value, mark, None) for value in example_inputs for mark in marks)
+    return any(getattr(value, mark, None) for value in example_inputs for mark in DYNAMIC_MARKS)
 
 
 def compiled_input_index(placeholder: Any) -> int | None:
