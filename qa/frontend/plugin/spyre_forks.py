@@ -38,7 +38,18 @@ def main() -> int:
     return 0
 
 
+def open_cards_here() -> None:
+    """Undo torch-spyre's mark of forked processes, which may not open a card: none was open."""
+    import torch
+
+    state = getattr(getattr(torch, "spyre", None), "_impl", None)
+    for name in ("_initialized", "_in_bad_fork"):
+        if hasattr(state, name):
+            setattr(state, name, False)
+
+
 def _run(arguments: list[str], environment: dict[str, str], output: str) -> int:
+    open_cards_here()
     os.environ.update(environment)
     for number, path, flags in (
         (0, os.devnull, os.O_RDONLY),

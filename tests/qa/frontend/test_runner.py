@@ -6,12 +6,14 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from qa.frontend.__main__ import Result, main
 from qa.frontend.commands import commands
 from qa.frontend.expectations import Expectations
+from qa.frontend.plugin import spyre_forks
 from qa.frontend.plugin.spyre_recording import Outcomes, append, read_outcomes
 from qa.frontend.ratio import replayed
 from spyre.runtime.spyrecode import compile_directory
@@ -209,3 +211,13 @@ def test_calls_are_made_again_on_the_own_device(tmp_path):
     again = replayed(calls)
     assert [call["kind"] for call in again] == [call["kind"] for call in calls]
     assert all(call["seconds"] > 0 for call in again)
+
+
+def test_forks_may_open_cards(monkeypatch):
+    """torch-spyre marks every forked process as one whose parent has opened the card."""
+    torch = pytest.importorskip("torch")
+    state = SimpleNamespace(_initialized=True, _in_bad_fork=True)
+    monkeypatch.setattr(torch, "spyre", SimpleNamespace(_impl=state), raising=False)
+    spyre_forks.open_cards_here()
+    assert not state._initialized
+    assert not state._in_bad_fork
