@@ -88,29 +88,32 @@ def decode_ieee_half(codes: ArrayLike) -> Float32Array:
     return np.asarray(codes, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
-def float16_for_dl16(values: ArrayLike, subnormal_copies: bool = False) -> Float32Array:
+def float16_for_dl16(values: ArrayLike, float16_copies: bool = False) -> Float32Array:
     """float16 numbers as a copy to the card converts them to DL16, before they are rounded.
 
     ±65504, the largest, becomes the largest number both formats have, since it would be rounded to
-    one that float16 has not. ``subnormal_copies``: of `NumericRules`.
+    one that float16 has not. ``float16_copies``: of `NumericRules`.
     """
     given = np.asarray(values, dtype=np.float32)
     given = np.where(np.abs(given) == 65504.0, np.copysign(np.float32(65472.0), given), given)
-    if subnormal_copies:
+    if float16_copies:
         small = (np.abs(given) < 2.0**-14) & (given != 0.0)
         fraction = np.floor(np.abs(np.where(small, given, 0.0)) * 2.0**23) / 512
         given = np.where(small, np.copysign((1.0 + fraction) * 2.0**-15, given), given)
+        special = np.where(np.isnan(given), 1.5, 1.0) * 2.0**16
+        given = np.where(np.isfinite(given), given, np.copysign(special, given))
     return np.asarray(given, dtype=np.float32)
 
 
 def float16_from_dl16(values: ArrayLike) -> Float32Array:
-    """DL16 numbers as a copy to float16 reads them: `NumericRules.subnormal_copies`."""
+    """DL16 numbers as a copy to float16 reads them: `NumericRules.float16_copies`."""
     given = np.asarray(values, dtype=np.float32)
     fraction, exponent = np.frexp(np.abs(given))
     unit = np.where(exponent == -14, np.float32(2.0**-15), np.float32(2.0**-14))
     read = np.copysign((2.0 * fraction - 1.0) * unit, given)
     small = (np.abs(given) < 2.0**-14) & (given != 0.0)
-    return np.where(small, read, given).astype(np.float32)
+    special = (np.abs(given) > 2.0**16) & (np.abs(given) < 2.0**17)
+    return np.where(special, np.nan, np.where(small, read, given)).astype(np.float32)
 
 
 def encode_bfloat16(values: ArrayLike, rounding: Rounding = "even") -> UInt16Array:
@@ -227,8 +230,9 @@ class NumericRules(msgspec.Struct, frozen=True):
     ``numerics``: "dl16", "dl16-chunk" (the same storage), or "ieee", where SEN169_FP16
     storage holds IEEE half bits. ``rounding``/``saturate``: host number → DL16. ``ninf``: value on
     the host of DL16's NaN-or-infinity code. ``bfloat16_rounding``: DL16 → bfloat16, which truncates
-    on cards (hardware reference §1.2). ``subnormal_copies``: float16 m·2^-24 below 2^-14 becomes
-    (1 + ⌊m/2⌋/512)·2^-15, and below 2^-14 the DL16 fraction f becomes f·2^-24, below 2^-15 f·2^-23.
+    on cards (hardware reference §1.2). ``float16_copies``: exponent fields of float16 are copied as
+    those of numbers. m·2^-24 becomes (1 + ⌊m/2⌋/512)·2^-15, infinity 2^16, NaN 1.5·2^16. Back, a
+    fraction f below 2^-14 becomes f·2^-24, below 2^-15 f·2^-23, and numbers up to 2^17 NaN.
     """
 
     numerics: Mode = "dl16"
@@ -236,7 +240,7 @@ class NumericRules(msgspec.Struct, frozen=True):
     saturate: bool = False
     ninf: NinfView = "inf"
     bfloat16_rounding: Rounding = "trunc"
-    subnormal_copies: bool = False
+    float16_copies: bool = False
 
     def __post_init__(self) -> None:
         if self.numerics not in get_args(Mode):
@@ -331,7 +335,7 @@ def encode_copied(
     """Device codes of values of host dtype ``dtype_name``, as a host-to-device transfer writes
     them."""
     if (dtype_name, format_name) == ("float16", "SEN169_FP16") and rules.numerics != "ieee":
-        values = float16_for_dl16(values, rules.subnormal_copies)
+        values = float16_for_dl16(values, rules.float16_copies)
     return encode_device(values, format_name, rules)
 
 
@@ -355,7 +359,7 @@ def encode_host(values: Values, dtype_name: str, rules: NumericRules = DEFAULT_R
         return encode_bfloat16(values, rules.bfloat16_rounding)
     if dtype.holds_bits:
         return encode_device(values, dtype.host_format)
-    if rules.subnormal_copies and dtype.name == "float16":
+    if rules.float16_copies and dtype.name == "float16":
         values = float16_from_dl16(values)
     return _cast_to_numpy(np.asarray(values), dtype)
 

@@ -38,14 +38,14 @@ ERRATA = {
         "4517, 4522",
         "September 2026",
     ),
-    "log-bits": Erratum(
-        "log of 16-bit floats is 16.15625 below zero and 11.09375 of infinity", "1851", "April 2026"
-    ),
+    "log-below-zero": Erratum("log of 16-bit floats is 16.15625 below zero", "1851", "April 2026"),
     "scaled-means": Erratum(
         "mean of 16-bit floats adds scaled elements in DL16 within a core", "2400", "June 2026"
     ),
-    "subnormal-copies": Erratum(
-        "copies of float16 lose the exponent of numbers below 2^-14", "2400, 4689", "September 2026"
+    "float16-copies": Erratum(
+        "copies read float16's subnormals, infinities and NaN as normal numbers",
+        "1833, 1851, 2400, 4689",
+        "April to September 2026",
     ),
 }
 """Errata that can be simulated, by their name in the text form of a number mode."""
@@ -130,7 +130,7 @@ class Numerics(msgspec.Struct, frozen=True):
             self.saturate,
             self.ninf_to_host,
             self.bfloat16_rounding,
-            "subnormal-copies" in self.errata,
+            "float16-copies" in self.errata,
         )
 
     @property

@@ -29,7 +29,7 @@ LARGEST = 8
 """Rounding rule and largest code of DEVICE_DL16_AS; see :mod:`spyre.hw.kernels.intrinsics`."""
 BFLOAT16_ADD = 9
 BFLOAT16_ODD = 10
-SUBNORMAL_COPIES = 11
+FLOAT16_COPIES = 11
 """1 while that erratum of cards is simulated, see :data:`spyre.hw.numerics.ERRATA`."""
 HEAD_WORDS = 12
 

@@ -309,7 +309,7 @@ def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numeric
     table[tt.LARGEST] = 0x7FFE if numerics.saturate else 0x7FFF
     table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD] = _rounding_rule(numerics.bfloat16_rounding, 16)
     errata = numerics.errata if host == "float16" and device == "SEN169_FP16" else ()
-    table[tt.SUBNORMAL_COPIES] = "subnormal-copies" in errata
+    table[tt.FLOAT16_COPIES] = "float16-copies" in errata
     integers = stored.transfer_code != NO_CODE and not stored.computed
     if stored.copied_only or find_format(row.device_format).copied_only:
         integers = device == row.device_format

@@ -236,22 +236,27 @@ def adapt_float16(table, count, buffer):
     for i in range(count):
         if abs(buffer[i]) == F(65504.0):
             buffer[i] = copy_sign(F(65472.0), buffer[i])
-    if table[tt.SUBNORMAL_COPIES] != 0:
+    if table[tt.FLOAT16_COPIES] != 0:
         for i in range(count):
-            if abs(buffer[i]) < _SMALLEST_NORMAL and buffer[i] != F(0.0):
-                fraction = np.floor(abs(buffer[i]) * F(2.0**23)) * F(2.0**-9)
-                buffer[i] = copy_sign((F(1.0) + fraction) * F(2.0**-15), buffer[i])
+            x = abs(buffer[i])
+            if x < _SMALLEST_NORMAL and x != F(0.0):
+                x = (F(1.0) + np.floor(x * F(2.0**23)) * F(2.0**-9)) * F(2.0**-15)
+            elif not x < F(65536.0):
+                x = F(65536.0) if x > F(0.0) else F(98304.0)
+            buffer[i] = copy_sign(x, buffer[i])
 
 
 @kernel
-def lose_exponents(count, buffer):
-    """DL16 numbers below 2^-14 on their way to float16, as in `float16_from_dl16` there."""
+def restore_float16(count, buffer):
+    """DL16 numbers on their way to float16, as `float16_from_dl16` there has them."""
     for i in range(count):
         x = buffer[i]
         if abs(x) < _SMALLEST_NORMAL and x != F(0.0):
             fraction = bits_float(np.int32((float_bits(x) & 0x7FFFFF) | 0x3F800000)) - F(1.0)
             unit = F(2.0**-15) if abs(x) >= F(2.0**-15) else F(2.0**-14)
             buffer[i] = copy_sign(fraction * unit, x)
+        elif F(65536.0) < abs(x) < F(131072.0):
+            buffer[i] = F(np.nan)
 
 
 @kernel
@@ -333,8 +338,8 @@ def run_to_host(table, stride, count, host, at, device, address, floats, integer
         scatter_integers(table[tt.HOST_FORMAT], host, at, stride, count, integers)
     else:
         read_floats(table, device, address, count, floats)
-        if table[tt.SUBNORMAL_COPIES] != 0:
-            lose_exponents(count, floats)
+        if table[tt.FLOAT16_COPIES] != 0:
+            restore_float16(count, floats)
         scatter_floats(
             table[tt.HOST_FORMAT], host, at, stride, count,
             table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD], floats,
@@ -354,7 +359,7 @@ def is_half(table):
     formats = (code == tt.HOST_HALF or code == tt.HOST_BFLOAT16) and table[
         tt.DEVICE_FORMAT
     ] == tb.DL16
-    return formats and table[tt.SUBNORMAL_COPIES] == 0 and table[tt.NINF_IS_NAN] == 0
+    return formats and table[tt.FLOAT16_COPIES] == 0 and table[tt.NINF_IS_NAN] == 0
 
 
 @kernel

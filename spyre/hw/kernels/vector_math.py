@@ -151,13 +151,6 @@ def floored_exponential(x):
 
 
 @inline
-def logarithm_of_bits(x):
-    """ln x, with the numbers that cards are reported to give where it is NaN or infinite."""
-    y = select(x == _INFINITY, F(11.09375), logarithm(x))
-    return select(x < F(0.0), F(16.15625), y)
-
-
-@inline
 def logarithm_one_plus(y):
     """ln(1+y) for y >= 0 without losing small y."""
     # d is y as 1 + y rounded it: ln(u) · y/d undoes the rounding to first order

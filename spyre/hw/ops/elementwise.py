@@ -157,9 +157,8 @@ _KERNEL_OPERATIONS = (
 
 CARD_FORMS = {
     "exp-floor": _function("exp", "e^max(x, -17)", "floored_exp", code_form="", formats=HALF),
-    "log-bits": _function(
-        "log", "ln x; 16.15625 below zero, 11.09375 of infinity", "log_of_bits", code_form="",
-        formats=HALF,
+    "log-below-zero": _function(
+        "log", "ln x; 16.15625 below zero", "log_below_zero", code_form="", formats=HALF
     ),
     "scaled-means": OpDefinition(
         "mean", Category.REDUCTION, Family.REDUCTION, "scaled_sum", 1,

@@ -49,12 +49,6 @@ def logarithm(x: Array) -> Array:
     return select(x < 0.0, np.full((), np.nan), np.log(x.astype(np.float64)))
 
 
-def log_of_bits(x: Array) -> Array:
-    """ln x, 16.15625 below zero, 11.09375 at infinity."""
-    finite = select(np.isposinf(x), np.full((), 11.09375), logarithm(x))
-    return select(x < 0.0, np.full((), 16.15625), finite)
-
-
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x)."""
     return np.asarray(1.0 / (1.0 + np.exp(-x.astype(np.float64))))
@@ -129,7 +123,7 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "exp": lambda x: np.exp(x.astype(np.float64)),
     "floored_exp": lambda x: np.exp(np.fmax(x.astype(np.float64), -17.0)),
     "log": logarithm,
-    "log_of_bits": log_of_bits,
+    "log_below_zero": lambda x: select(x < 0.0, np.full((), 16.15625), logarithm(x)),
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x.astype(np.float64)),
     "reciprocal": lambda x: np.float32(1.0) / x,

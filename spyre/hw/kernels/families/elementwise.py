@@ -47,7 +47,6 @@ from spyre.hw.kernels.vector_math import (
     hyperbolic_tangent,
     inverse_root,
     logarithm,
-    logarithm_of_bits,
     mish,
     reciprocal,
     sigmoid,
@@ -138,9 +137,9 @@ def apply_unary(opcode, wide, a, out, constants):
     elif opcode == OP.FLOORED_EXP:
         for i in range(n):
             out[i] = floored_exponential(a[i])
-    elif opcode == OP.LOG_OF_BITS:
+    elif opcode == OP.LOG_BELOW_ZERO:
         for i in range(n):
-            out[i] = logarithm_of_bits(a[i])
+            out[i] = F(16.15625) if a[i] < F(0.0) else logarithm(a[i])
 
 
 @kernel
