@@ -283,9 +283,9 @@ def _bound(
     if POOL in owners and buffers:
         pool = PoolBuffer(buffers[0].address_bytes, buffers[0].host_bytes)
         buffers, tensors = buffers[1:], tensors[1:]
-    if len(named) != len(buffers):
-        # Of a program with literal addresses, tensors are arguments in their order.
-        named = [*range(len(buffers))] if not owners else named
+    if len(named) < len(buffers) and (not named or named[-1] < len(buffers)):
+        # Literal addresses, or tensors that the program does not use: all in their order.
+        named = [*range(len(buffers))]
     if len(named) != len(buffers):
         raise LaunchError(
             "SPY878",

@@ -113,3 +113,15 @@ def test_a_kernel_run_for_a_view_at_another_offset_warns(tmp_path):
     """In the process that compiled it, and in one that takes it from torch's cache."""
     for rows, says in (((0, 2), "before with (0, 0)"), ((2,), "accesses it from byte 0")):
         run_frontend(VIEWS.replace("ROWS", str(rows)).replace("SAYS", repr(says)), tmp_path)
+
+
+ONE_ROW = """
+    x, position = torch.ones(1, 512).half(), torch.tensor([0], dtype=torch.int32)
+    pick = torch.compile(lambda x, position: torch.index_select(x, 0, position), dynamic=False)
+    assert pick(x.to("spyre"), position.to("spyre")).cpu().equal(x)
+"""
+
+
+def test_a_tensor_that_the_kernel_does_not_use(tmp_path):
+    """Of one row no position is read: the kernel takes arguments 1 and 2 of three."""
+    run_frontend(ONE_ROW, tmp_path)
