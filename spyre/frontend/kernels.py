@@ -283,8 +283,8 @@ def _bound(
     if POOL in owners and buffers:
         pool = PoolBuffer(buffers[0].address_bytes, buffers[0].host_bytes)
         buffers, tensors = buffers[1:], tensors[1:]
-    if len(named) < len(buffers) and (not named or named[-1] < len(buffers)):
-        # Literal addresses, or tensors that the program does not use: all in their order.
+    if not owners or (named and named[-1] + 1 == len(buffers)):
+        # Literal addresses, or the program does not use all tensors: they are arguments in order.
         named = [*range(len(buffers))]
     if len(named) != len(buffers):
         raise LaunchError(

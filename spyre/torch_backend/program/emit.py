@@ -250,9 +250,8 @@ def _reduction(op: IteratedOp, division: CoreDivision | None) -> Outline:
     multiples, operands = {lane: op.lanes(0)}, _operands(op, [lane, lane])
     constants = dict(op.constants)
     masks: dict[str, list[tuple[int, int]]] = {}
-    whole = [k for k, dim in enumerate(dims) if dim.role]
-    if len(dims) == 1:  # cores share the total of a vector, as torch-spyre divides it
-        whole = []
+    # the total of a vector is divided over cores, as torch-spyre does
+    whole = [k for k, dim in enumerate(dims) if dim.role and len(dims) > 1]
     outline = Outline(name, dims, multiples, operands, constants, masks, whole, division=division)
     lanes = outline.names[lane]
     if over_lanes and (padding := outline.extents[lanes] - extent):

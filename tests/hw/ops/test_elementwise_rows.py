@@ -10,12 +10,13 @@ import pytest
 
 import spyre
 from spyre.hw.kernels import dl16_functions, dl16_vectors
-from spyre.hw.ops import CODE_FORMS, OPCODE, OPCODES, OPS, Family
-from spyre.hw.ops.elementwise import _CARD_FUNCTIONS as CARD_FUNCTIONS, ELEMENTWISE, _row
+from spyre.hw.ops import CARD_FORMS, CODE_FORMS, OPCODE, OPCODES, OPS, Family
+from spyre.hw.ops.elementwise import ELEMENTWISE, _row
 from spyre.hw.reference.definitions import POINTWISE
 
 KERNELS = Path(spyre.__file__).parent / "hw/kernels"
-ROWS = {row.kernel_op: row for row in (*ELEMENTWISE, *CARD_FUNCTIONS)}
+FUNCTIONS = (row for row in CARD_FORMS.values() if row.family is Family.ELEMENTWISE)
+ROWS = {row.kernel_op: row for row in (*ELEMENTWISE, *FUNCTIONS)}
 COSTLY = {"exponential", "half_exponential", "logarithm", "square_root", "inverse_root"}
 COSTLY |= {"gelu", "gelu_erf", "gelu_tanh"}
 """Formulas of several cycles per element on the card, and all that are made of them."""
