@@ -307,6 +307,12 @@ def decode_codes(operands: Sequence[int], count: int) -> None:
     carray((target, "<f4"), count)[:] = decode_dl16(carray((source, "<u2"), count))
 
 
+def decode_halves(operands: Sequence[int], count: int) -> None:
+    """target[i] = float32 of source[i], binary16."""
+    source, target = operands
+    carray((target, "<f4"), count)[:] = decode_half(carray((source, "<u2"), count))
+
+
 def encode_codes(operands: Sequence[int], count: int) -> None:
     """target[i] = code of the float32 source[i]."""
     source, target = operands
@@ -359,12 +365,17 @@ def smallest_lane(operands: Sequence[int], count: int) -> None:
     _combine_lanes(minimum_number, operands, count)
 
 
-def row_product(operands: Sequence[int], count: int) -> None:
+def row_product(operands: Sequence[int], count: int, decode: Any = decode_dl16) -> None:
     """c[j] += a[k] · b[k, j] of a stick of columns; operands a, codes b, bytes between rows, c."""
     factors, rows, pitch_bytes, sums = operands
     codes = _rows(rows, count, pitch_bytes, STICK, "<u2")
     left, total = _rows(factors, 1, 0, count, "<f4"), _rows(sums, 1, 0, STICK, "<f4")
-    _multiply(left, decode_dl16(codes), total)
+    _multiply(left, decode(codes), total)
+
+
+def half_row_product(operands: Sequence[int], count: int) -> None:
+    """See `row_product`; b is binary16."""
+    row_product(operands, count, decode_half)
 
 
 # --- matrix products --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
+from spyre.hw.kernels.dl16_vectors import decode_codes, decode_halves, encode_codes
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     decode_dl16,
@@ -28,24 +28,22 @@ ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.
 
 
 @kernel
-def _load_dl16(half, address, sticks, pitch, buffer):
-    source, target = half.ctypes.data + address, buffer.ctypes.data
-    if pitch == 128:
-        decode_codes((source, target), sticks * 64)
-        return
-    for s in range(sticks):
-        decode_codes((source + s * pitch, target + s * 256), 64)
+def decode_run(source, code, target, count):
+    """``count`` 16-bit elements at host address ``source`` to floats at ``target``."""
+    if code == HALF_FORMAT:
+        decode_halves((source, target), count)
+    else:
+        decode_codes((source, target), count)
 
 
 @kernel
-def _load_half(half, address, sticks, pitch, buffer):
+def _load_short(half, address, code, sticks, pitch, buffer):
+    source, target = half.ctypes.data + address, buffer.ctypes.data
+    if pitch == 128:
+        decode_run(source, code, target, sticks * 64)
+        return
     for s in range(sticks):
-        # slices of a constant length: LLVM knows the trip count and needs no overlap check
-        at = (address + s * pitch) >> 1
-        source = half[at : at + 64]
-        target = buffer[s * 64 : s * 64 + 64]
-        for i in range(64):
-            target[i] = decode_half(source[i])
+        decode_run(source + s * pitch, code, target + s * 256, 64)
 
 
 @kernel
@@ -112,10 +110,8 @@ def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
         _load_lane(half, word, address + lane * element, sticks, pitch, code, lanes, buffer)
     elif code == FP32_FORMAT:
         _load_word(word, address, sticks, pitch, buffer)
-    elif code == HALF_FORMAT:
-        _load_half(half, address, sticks, pitch, buffer)
     else:
-        _load_dl16(half, address, sticks, pitch, buffer)
+        _load_short(half, address, code, sticks, pitch, buffer)
 
 
 @kernel
@@ -126,10 +122,8 @@ def load_one(half, word, address, lane, code, lanes, buffer):
         _load_lane(half, word, address + lane * element, 1, 128, code, lanes, buffer)
     elif code == FP32_FORMAT:
         _load_word(word, address, 1, 128, buffer)
-    elif code == HALF_FORMAT:
-        _load_half(half, address, 1, 128, buffer)
     else:
-        _load_dl16(half, address, 1, 128, buffer)
+        _load_short(half, address, code, 1, 128, buffer)
 
 
 @kernel

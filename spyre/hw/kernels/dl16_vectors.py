@@ -1,4 +1,5 @@
-"""Loops over DL16 codes in vectors: ``loop(operands, count)``, or that for several runs.
+"""Loops over DL16 codes, a few also over binary16, in vectors: ``loop(operands, count)``, or that
+for several runs.
 
 ``operands`` is a tuple of host byte addresses, the last one's of the result; ``count`` elements, a
 positive multiple of a stick's. ``loop(operands, pitches, runs, count)`` repeats it ``runs`` times,
@@ -26,6 +27,7 @@ from spyre.hw.kernels.intrinsics import (
     I64,
     LANES,
     counted_loop,
+    decoded_half,
     has_feature,
     number_extreme,
 )
@@ -224,6 +226,24 @@ class CodeVectors:
         return [self.shuffle(first, second, order) for order in (places[:half], places[half:])]
 
 
+class HalfVectors(CodeVectors):
+    """Emits loops over codes of binary16, whose elements stay in order."""
+
+    def decoded(self, codes: Any) -> list[Any]:
+        """Two vectors of float32: the first half of the elements, the second half."""
+        half = self.codes // 2
+        orders = [range(start, start + half) for start in (0, half)]
+        return [decoded_half(self.b, self.shuffle(codes, codes, order)) for order in orders]
+
+    decoded_in_order = decoded
+
+    def alternating(self, first: Any, second: Any) -> list[Any]:
+        """Both vectors, which are in the order of :meth:`decoded`."""
+        return [first, second]
+
+    in_order = alternating
+
+
 _CODE_BYTES, _FLOAT_BYTES = 2, 4
 _STICK = 64
 _AHEAD_BYTES = 512
@@ -238,13 +258,18 @@ Operation = Callable[..., Any]
 """Emits an operation on vectors of codes: of the emitter and a sequence of vectors per operand."""
 
 
-def make(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
+def make(
+    emit: Emit,
+    codes: int = HOST_CODES,
+    pack: str | None = HOST_PACK,
+    vectors: type[CodeVectors] = CodeVectors,
+) -> Any:
     """The intrinsic of the loop ``emit`` writes, by default in vectors of the host's width."""
 
     @intrinsic
     def loop(typing_context, operands, count):
         def codegen(context, builder, signature, args):
-            emit(CodeVectors(builder, codes, pack), cgutils.unpack_tuple(builder, args[0]), args[1])
+            emit(vectors(builder, codes, pack), cgutils.unpack_tuple(builder, args[0]), args[1])
             return context.get_dummy_value()
 
         return types.void(operands, types.int64), codegen
@@ -584,6 +609,8 @@ OPERATIONS: dict[str, Operation] = {
 """Operations on vectors of codes, by the ``code_form`` of the operation table."""
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)
 row_product = make(emit_row_product)
+decode_halves = make(emit_decode, vectors=HalfVectors)
+half_row_product = make(emit_row_product, vectors=HalfVectors)
 largest_of_four = make(partial(emit_extreme_four, ">"))
 smallest_of_four = make(partial(emit_extreme_four, "<"))
 add_lanes = make(partial(emit_combine_lanes, lambda b, upper, lower: b.fadd(lower, upper)))

@@ -155,11 +155,25 @@ def decode_half(typing_context, code):
     """IEEE binary16 bits (uint16) → float32, exact."""
 
     def codegen(context, b, signature, args):
-        if _HALF_INSTRUCTIONS:
-            return b.fpext(b.bitcast(args[0], ir.HalfType()), F32)
-        return _decoded_half(b, args[0])
+        return decoded_half(b, args[0])
 
     return types.float32(types.uint16), codegen
+
+
+def decoded_half(b: Any, code: Any) -> Any:
+    """float32 of binary16 bits, of one number or of a vector of them."""
+    if isinstance(code.type, ir.VectorType):
+        kind = ir.VectorType(F32, code.type.count)
+        if _HALF_INSTRUCTIONS:
+            return b.fpext(b.bitcast(code, ir.VectorType(ir.HalfType(), kind.count)), kind)
+        values = ir.Constant(kind, ir.Undefined)
+        for i in range(kind.count):
+            value = decoded_half(b, b.extract_element(code, _i32(i)))
+            values = b.insert_element(values, value, _i32(i))
+        return values
+    if _HALF_INSTRUCTIONS:
+        return b.fpext(b.bitcast(code, ir.HalfType()), F32)
+    return _decoded_half(b, code)
 
 
 def _decoded_half(b: Any, code: Any) -> Any:

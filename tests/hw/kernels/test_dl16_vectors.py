@@ -15,7 +15,7 @@ from spyre.hw.kernels import dl16_vectors, vector_math
 from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS, of_numbers, vector_formula
 from spyre.hw.kernels.dl16_vectors import HOST_CODES, HOST_PACK
 from spyre.hw.kernels.families.reduction import MAX, MIN, SUM, combine_lanes, reduce_lanes
-from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16, multiply_add
+from spyre.hw.kernels.intrinsics import decode_dl16, decode_half, encode_dl16, multiply_add
 
 VECTORS = {(HOST_CODES, HOST_PACK), (HOST_CODES, None), (16, None), (32, None)}
 ALL_CODES = np.arange(1 << 16, dtype=np.uint16)
@@ -232,13 +232,47 @@ def _row_added(factor, row, sums):
         sums[j] = multiply_add(factor, row[j], sums[j])
 
 
+@_compiled
+def _halves(codes, values):
+    for i in range(codes.size):
+        values[i] = decode_half(codes[i])
+
+
+def halves(codes: Any) -> Any:
+    values = np.empty(codes.size, np.float32)
+    _halves(codes, values)
+    return values
+
+
 @vectors
-def test_rows_are_added_up_in_order(vectors: Any) -> None:
-    loop, depth, pitch = dl16_vectors.make(dl16_vectors.emit_row_product, *vectors), 100, 80
+def test_every_half_is_decoded(vectors: Any) -> None:
+    loop = dl16_vectors.make(dl16_vectors.emit_decode, *vectors, dl16_vectors.HalfVectors)
+    found = np.empty(ALL_CODES.size, np.float32)
+
+    @_compiled
+    def call(operands, count):
+        loop(operands, count)
+
+    call((ALL_CODES.ctypes.data, found.ctypes.data), found.size)
+    np.testing.assert_array_equal(found.view(np.uint32), halves(ALL_CODES).view(np.uint32))
+    np.testing.assert_array_equal(found, ALL_CODES.view(np.float16).astype(np.float32))
+
+
+@vectors
+@pytest.mark.parametrize(
+    ("form", "decoded", "special"),
+    [
+        (dl16_vectors.CodeVectors, decoded, SPECIAL),
+        (dl16_vectors.HalfVectors, halves, np.where(SPECIAL & 0x7FF0, SPECIAL & 0xFC00, SPECIAL)),
+    ],
+    ids=["dl16", "half"],
+)
+def test_rows_are_added_up_in_order(vectors: Any, form: Any, decoded: Any, special: Any) -> None:
+    loop, depth, pitch = dl16_vectors.make(dl16_vectors.emit_row_product, *vectors, form), 100, 80
     rng = np.random.default_rng(4)
     factors, start = (rng.standard_normal(n).astype(np.float32) for n in (depth, 64))
     rows = rng.integers(0x3000, 0x4000, (depth, pitch)).astype(np.uint16)
-    rows[3, :8] = SPECIAL
+    rows[3, :8] = special
 
     @_compiled
     def call(operands, count):

@@ -9,18 +9,15 @@ makes one token, multiply the codes of B without packing.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.blocks import fill
-from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes, row_product
+from spyre.hw.kernels.blocks import decode_run, fill
+from spyre.hw.kernels.dl16_vectors import encode_codes, half_row_product, row_product
 from spyre.hw.kernels.intrinsics import (
     add_product_rounded,
     add_rounded,
-    decode_half,
     encode_dl16_as,
     encode_half,
-    pointer_f32,
     prefetch_line,
 )
 from spyre.hw.kernels.jit import entry, kernel
@@ -67,34 +64,13 @@ def axis_offsets(table, first_word, member, offsets):
 
 
 @kernel
-def decode_stick(half, address, code, target):
-    """One 16-bit stick at byte ``address`` to 64 floats at host address ``target``."""
-    if code == HALF_FORMAT:
-        source = half[address >> 1 : (address >> 1) + 64]
-        out = carray(pointer_f32(target), 64)
-        for i in range(64):
-            out[i] = decode_half(source[i])
-    else:
-        decode_codes((half.ctypes.data + address, target), 64)
-
-
-@kernel
 def pack_b_rows(half, address, row_pitch, code, panels, k_at):
     """Decode 64 rows of one B stick into panels of WIDTH columns, rows from ``k_at`` on."""
-    if code != HALF_FORMAT:
-        memory, first = half.ctypes.data + address, panels.ctypes.data + 4 * k_at * WIDTH
-        for r in range(64):
-            for p in range(PANELS):
-                source = memory + r * row_pitch + 2 * p * WIDTH
-                decode_codes((source, first + 4 * (p * K_BLOCK + r) * WIDTH), WIDTH)
-        return
+    memory, first = half.ctypes.data + address, panels.ctypes.data + 4 * k_at * WIDTH
     for r in range(64):
-        at = (address + r * row_pitch) >> 1
         for p in range(PANELS):
-            start = p * K_BLOCK * WIDTH + (k_at + r) * WIDTH
-            out = panels[start : start + WIDTH]
-            for i in range(WIDTH):
-                out[i] = decode_half(half[at + p * WIDTH + i])
+            source = memory + r * row_pitch + 2 * p * WIDTH
+            decode_run(source, code, first + 4 * (p * K_BLOCK + r) * WIDTH, WIDTH)
 
 
 @kernel
@@ -181,14 +157,10 @@ def store_rows(half, word, code, base, offsets, source, start, rows):
 def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):
     """Decode ``rows`` rows by the given K sticks of A, then SHORT - 1 rows of zeros."""
     for m in range(rows):
-        address, target = base + row_offsets[m], buffer.ctypes.data + 4 * m * A_ROW_FLOATS
-        if code == HALF_FORMAT:
-            for ks in range(k_offsets.size):
-                decode_stick(half, address + k_offsets[ks], code, target + 256 * ks)
-            continue
-        address += half.ctypes.data
+        source = half.ctypes.data + base + row_offsets[m]
+        target = buffer.ctypes.data + 4 * m * A_ROW_FLOATS
         for ks in range(k_offsets.size):
-            decode_codes((address + k_offsets[ks], target + 256 * ks), 64)
+            decode_run(source + k_offsets[ks], code, target + 256 * ks, 64)
     # the short microkernel always takes SHORT rows
     for m in range(rows, rows + SHORT - 1):
         start = m * A_ROW_FLOATS
@@ -233,7 +205,7 @@ def unit_place(table, bases, unit):
 
 @kernel
 def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
-    """A unit of `FEW_ROWS` and DL16 codes B: ``sums`` of each row and column stick over all K.
+    """A unit of `FEW_ROWS`: ``sums`` of each row and column stick over all K.
 
     ``places``: where A and B of the unit begin; ``offsets``: of its rows of A, column sticks of B,
     K sticks of A and of B.
@@ -246,14 +218,18 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
         used[i] = np.float32(0.0)
     for d in range(a_depth.size):
         for m in range(rows):
-            at = a_base + a_rows[m] + a_depth[d]
-            decode_stick(half, at, table[A + FORMAT], factors.ctypes.data + 256 * m)
+            source = memory + a_base + a_rows[m] + a_depth[d]
+            decode_run(source, table[A + FORMAT], factors.ctypes.data + 256 * m, 64)
         for n in range(sticks):
             b = memory + b_base + b_columns[n] + b_depth[d]
             for m in range(rows):
                 c = sums.ctypes.data + 4 * (n * rows + m) * 64
                 a = factors.ctypes.data + 4 * m * 64
-                row_product((a, b, table[B_ROW_PITCH], c), 64)
+                operands = a, b, table[B_ROW_PITCH], c
+                if table[B + FORMAT] == HALF_FORMAT:
+                    half_row_product(operands, 64)
+                else:
+                    row_product(operands, 64)
 
 
 @kernel
@@ -273,7 +249,7 @@ def matmul(table, bases, half, word, first, last):
         row_at, column_at, a_base, b_base, c_base = unit_place(table, bases, unit)
         rows = min(row_block, row_count - row_at)
         sticks = min(COLUMN_BLOCK, columns - column_at)
-        if rows <= FEW_ROWS and b_code == DL16_FORMAT:
+        if rows <= FEW_ROWS:
             multiply_rows(
                 table, half, (a_base, b_base), sticks, rows,
                 (a_rows[row_at : row_at + rows], b_columns[column_at:], a_depth, b_depth),
@@ -354,14 +330,16 @@ def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core,
     a_code, b_code, c_code = table[A + FORMAT], table[B + FORMAT], table[C + FORMAT]
     add, odd = ROUNDING_ADD[c_code], ROUNDING_ODD[c_code]
     a, chunk, b = buffers[:STICK], buffers[STICK : 2 * STICK], buffers[2 * STICK :]
+    memory = half.ctypes.data
     for i in range(total.size):
         core[i], total[i] = F(0.0), F(0.0)
     for d in range(a_depth.size):
         for k in range(STICK):
-            at = b_base + b_depth[d] + k * table[B_ROW_PITCH]
-            decode_stick(half, at, b_code, b.ctypes.data + 4 * k * STICK)
+            source = memory + b_base + b_depth[d] + k * table[B_ROW_PITCH]
+            decode_run(source, b_code, b.ctypes.data + 4 * k * STICK, STICK)
         for m in range(a_rows.size):
-            decode_stick(half, a_base + a_rows[m] + a_depth[d], a_code, a.ctypes.data)
+            source = memory + a_base + a_rows[m] + a_depth[d]
+            decode_run(source, a_code, a.ctypes.data, STICK)
             multiply_stick(a, b, chunk, add, odd)
             join(chunk, core[m * STICK : (m + 1) * STICK], add, odd)
         if (d + 1) % table[CORE_DEPTH] == 0:
