@@ -2,10 +2,10 @@
 
 Test files of a checkout run on the simulator, each in a separate process, and every copy, kernel
 load and launch is recorded with its CPU seconds. Then this package's device repeats them in the
-same order, again in one process per file: tensors of the same sizes, strides and dtypes, and the
-programs that torch-spyre compiled, loaded and launched by the runtime. Seconds are CPU time of the
-whole process, and each launch is waited for. Prints the ratio of the two. Exit code 2 if nothing
-could be run.
+same order, again in one process per file: tensors of the same sizes, strides and dtypes, in the
+same layouts where this device accepts them, and the programs that torch-spyre compiled, loaded and
+launched by the runtime. Seconds are CPU time of the whole process, and each launch is waited for.
+Prints the ratio of the two. Exit code 2 if nothing could be run.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from qa.frontend.plugin.spyre_recording import SETTINGS
+from spyre.errors import LaunchError
 
 PLUGIN = Path(__file__).parent / "plugin"
 ROOT = Path(__file__).parents[2]
@@ -102,6 +104,9 @@ def _run(command: Sequence[str], folder: Path, **environment: str) -> str:
 
 def replayed(calls: Sequence[Call]) -> list[Call]:
     """Repeat the calls on the device of this process and return them with their CPU seconds."""
+    import torch
+
+    torch.empty(1, device="spyre")  # torch-spyre too had one before the first call
     loaded: dict[str, Any] = {}
     return [
         {"kind": call["kind"], "seconds": _REPLAYS[call["kind"]](call, loaded)} for call in calls
@@ -109,19 +114,29 @@ def replayed(calls: Sequence[Call]) -> list[Call]:
 
 
 def _copy(call: Call, _: Any) -> float:
-    import torch
 
-    source, target = (
-        torch.empty_strided(
-            each["size"], each["stride"], dtype=getattr(torch, each["dtype"]), device=each["device"]
-        )
-        for each in call["tensors"]
-    )
+    source, target = (_tensor(**each) for each in call["tensors"])
     if source.device.type == "cpu":
         source.zero_()
     begin = time.process_time()
     target.copy_(source)
     return time.process_time() - begin
+
+
+def _tensor(
+    device: str, size: list[int], stride: list[int], dtype: str, layout: list[Any] | None
+) -> Any:
+    import torch
+
+    from spyre.layout import SpyreTensorLayout, transfer_geometry
+
+    options = {"dtype": getattr(torch, dtype), "device": device}
+    if layout is not None:
+        chosen = SpyreTensorLayout(*layout)
+        with suppress(LaunchError):  # torch-spyre has layouts of the memory as if it had one dim
+            transfer_geometry(chosen, tuple(size), tuple(stride))
+            return torch.empty(size, **options, device_layout=chosen)
+    return torch.empty_strided(size, stride, **options)
 
 
 def _preparation(call: Call, loaded: dict[str, Any]) -> float:

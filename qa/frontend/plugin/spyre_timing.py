@@ -16,9 +16,11 @@ from typing import Any
 
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # until the calls are wrapped
 
+import msgspec
 import torch
 
 from spyre.frontend import autoload, extension
+from spyre.frontend.tensors import record_of
 from spyre.torch_backend.tensors import buffer_of
 
 _FOLDER = Path(json.loads(os.environ["SPYRE_FRONTEND_RUN"])["folder"])
@@ -36,10 +38,19 @@ def _timed(function: Callable[..., Any], describe: Callable[..., dict[str, Any]]
     return call
 
 
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return the fields of the layout of a contiguous tensor that is all of its memory."""
+    if tensor.device.type != "spyre":
+        return None
+    record = record_of(tensor)
+    whole = tuple(tensor.size()) == record.sizes and not tensor.storage_offset()
+    return msgspec.structs.astuple(record.layout) if whole and tensor.is_contiguous() else None
+
+
 def _copy(result: Any, source: torch.Tensor, target: torch.Tensor, *_: Any) -> dict[str, Any]:
     tensors = [
         {"device": t.device.type, "size": [*t.size()], "stride": [*t.stride()],
-         "dtype": str(t.dtype).removeprefix("torch.")}
+         "dtype": str(t.dtype).removeprefix("torch."), "layout": _layout(t)}
         for t in (source, target)
     ]  # fmt: skip
     return {"kind": "copy", "tensors": tensors}

@@ -313,21 +313,31 @@ def word_stick(to_device, host, at, device, address):
 
 
 @kernel
+def element_bytes(table):
+    """Bytes of an element on the device."""
+    code = table[tt.DEVICE_FORMAT]
+    if table[tt.INTEGERS] == 0:
+        return 4 if code == FP32 else 2
+    return 1 if code == tt.DEVICE_INT8 else 2 if code == tt.DEVICE_INT16 else 4
+
+
+@kernel
 def run_to_device(table, stride, count, fill, host, at, device, address, floats, integers):
     """``count`` neighbours host → device, and ``fill`` zeros after them."""
-    end = count + fill
     if table[tt.INTEGERS] != 0:
         gather_integers(table[tt.HOST_FORMAT], host, at, stride, count, integers)
-        for i in range(count, end):
-            integers[i] = 0
-        write_integers(table[tt.DEVICE_FORMAT], device, address, end, integers)
+        write_integers(table[tt.DEVICE_FORMAT], device, address, count, integers)
     else:
         gather_floats(table[tt.HOST_FORMAT], host, at, stride, count, floats)
         if table[tt.HOST_FORMAT] == tt.HOST_HALF and is_dl16(table):
             adapt_float16(table, count, floats)
-        for i in range(count, end):
-            floats[i] = np.float32(0.0)
-        write_floats(table, device, address, end, floats)
+        write_floats(table, device, address, count, floats)
+    if fill > 0:
+        size_bytes = element_bytes(table)
+        start = address + count * size_bytes
+        zeros = carray(pointer_u8(device), FAR)[start : start + fill * size_bytes]
+        for i in range(zeros.size):
+            zeros[i] = 0
 
 
 @kernel

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, IntEnum, StrEnum
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
-from spyre.errors import StreamError
+from spyre.errors import LaunchError, StreamError
 
 
 class Engine(IntEnum):
@@ -235,6 +235,11 @@ class Policy(StrEnum):
 
     SERIALISED = "serialised"
     CONCURRENT = "concurrent"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        message = "there is no such policy of a card's scheduler"
+        raise LaunchError("SPY739", message, expected=" or ".join(cls), found=str(value))
 
 
 class WorkUnit(msgspec.Struct, eq=False):

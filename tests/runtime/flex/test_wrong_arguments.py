@@ -118,3 +118,9 @@ def test_empty_tensors(card: FlexDevice, shape: tuple[int, ...]):
 def test_numbers_of_numpy_are_numbers(card: FlexDevice):
     assert card.empty((np.int64(2), np.int32(3))).shape == (2, 3)
     assert card.allocate(np.int64(256), np.int8(3)).size_bytes == 256
+
+
+def test_unknown_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPYRE_SCHEDULER", "fair")
+    with pytest.raises(SpyreError, match=r"(?s)SPY739.*serialised or concurrent.*fair"):
+        FlexDevice(Device(threads=1))
