@@ -10,8 +10,11 @@ them, and a collective never waits for a callback.
 
 from __future__ import annotations
 
+import atexit
+import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +26,20 @@ from spyre.torch_backend.device import Stream, current_stream, set_stream
 
 IDLE_SECONDS = 5.0
 """A thread without jobs ends after this time."""
+EXIT_SECONDS = 5.0
+"""How long the end of the process waits for running jobs."""
+_busy: set[int] = set()
+"""Threads that run a job."""
+os.register_at_fork(after_in_child=_busy.clear)
+
+
+@atexit.register
+def _wait_for_jobs() -> None:
+    # Python ends a daemon thread when it returns from torch, and its C++ aborts the process.
+    last = Deadline.after(EXIT_SECONDS)
+    while _busy and last.seconds_left > 0:
+        time.sleep(0.001)
+
 
 _local = threading.local()
 """``path``: of a thread of this module; ``streams``: by card, those that belong to the thread."""
@@ -76,8 +93,10 @@ class OrderedThreads:
                 continue
             if job is None:
                 return
+            _busy.add(threading.get_ident())
             job()
             del job  # and its tensors, before waiting for the next one
+            _busy.discard(threading.get_ident())
 
     def end(self, deadline: Deadline) -> bool:
         """End all threads behind their jobs; return False if one still runs at the deadline."""

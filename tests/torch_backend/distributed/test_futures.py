@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -229,3 +231,23 @@ def test_optimizers_in_hooks(plainly):
     for own in run_ranks(2, body):
         for one, expected in zip(own, plainly, strict=True):
             torch.testing.assert_close(one, expected, rtol=1e-6, atol=1e-6)
+
+
+PROCESS_THAT_ENDS_DURING_A_JOB = """
+import time, torch
+from spyre.torch_backend.distributed.threads import OrderedThreads
+
+def job():
+    end, x = time.monotonic() + 0.5, torch.randn(600, 600)
+    while time.monotonic() < end:
+        x @ x
+
+OrderedThreads().put("group", "", job)
+time.sleep(0.1)
+"""
+
+
+def test_a_process_ends_during_a_job():
+    command = [sys.executable, "-c", PROCESS_THAT_ENDS_DURING_A_JOB]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
