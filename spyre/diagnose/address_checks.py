@@ -496,12 +496,10 @@ def dead_writes(uses: Sequence[Use]) -> Iterator[Finding]:
     for position, use in enumerate(uses):
         if not use.is_output:
             continue
-        later = [u for u in uses[position + 1 :] if u.meets(use)]
         # The next iteration of a loop begins with the executes before this one.
-        again = [u for u in uses[:position] if u.meets(use)]
-        following = (*later, *again)
-        if following and following[0].is_output and following[0].contains(use):
-            first = following[0]
+        others = (*uses[position + 1 :], *uses[:position])
+        first = next((other for other in others if other.meets(use)), None)
+        if first is not None and first.is_output and first.contains(use):
             yield Finding(
                 "SPY708",
                 Severity.WARNING,

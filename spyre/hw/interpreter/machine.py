@@ -301,16 +301,15 @@ def make_choice(emits: Mapping[int, Any]) -> Callable[..., None]:
     return loop
 
 
-def decode_codes(operands: Sequence[int], count: int) -> None:
+def decode_codes(operands: Sequence[int], count: int, decode: Any = decode_dl16) -> None:
     """target[i] = float32 of source[i]."""
     source, target = operands
-    carray((target, "<f4"), count)[:] = decode_dl16(carray((source, "<u2"), count))
+    carray((target, "<f4"), count)[:] = decode(carray((source, "<u2"), count))
 
 
 def decode_halves(operands: Sequence[int], count: int) -> None:
-    """target[i] = float32 of source[i], binary16."""
-    source, target = operands
-    carray((target, "<f4"), count)[:] = decode_half(carray((source, "<u2"), count))
+    """See `decode_codes`; of binary16."""
+    decode_codes(operands, count, decode_half)
 
 
 def encode_codes(operands: Sequence[int], count: int) -> None:

@@ -65,12 +65,11 @@ def _load_word(word, address, sticks, pitch, buffer):
 
 
 @kernel
-def _lane_value(half, word, address, code):
+def _lane_value(half, word, address, lane, code):
     if code == FP32_FORMAT:
-        return word[address >> 2]
-    if code == HALF_FORMAT:
-        return decode_half(half[address >> 1])
-    return decode_dl16(half[address >> 1])
+        return word[(address >> 2) + lane]
+    element = half[(address >> 1) + lane]
+    return decode_half(element) if code == HALF_FORMAT else decode_dl16(element)
 
 
 @kernel
@@ -81,10 +80,15 @@ def fill(buffer, value):
 
 
 @kernel
-def _load_lane(half, word, address, sticks, pitch, code, lanes, buffer):
-    for s in range(sticks):
-        value = _lane_value(half, word, address + s * pitch, code)
-        fill(buffer[s * lanes : s * lanes + lanes], value)
+def _load(half, word, address, sticks, pitch, lane, code, lanes, buffer):
+    if lane >= 0:
+        for s in range(sticks):
+            value = _lane_value(half, word, address + s * pitch, lane, code)
+            fill(buffer[s * lanes : s * lanes + lanes], value)
+    elif code == FP32_FORMAT:
+        _load_word(word, address, sticks, pitch, buffer)
+    else:
+        _load_short(half, address, code, sticks, pitch, buffer)
 
 
 @kernel
@@ -93,37 +97,21 @@ def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
 
     ``lane`` -1: whole sticks; otherwise that lane of every stick fills all lanes.
     """
-    element = 4 if code == FP32_FORMAT else 2
     if pitch == 0 and lane >= 0:  # one value for all
-        value = _lane_value(half, word, address + lane * element, code)
-        fill(buffer[: sticks * lanes], value)
+        fill(buffer[: sticks * lanes], _lane_value(half, word, address, lane, code))
         return
     if pitch == 0 and sticks > 1:  # one stick for all: decoded once, then copied
         load_one(half, word, address, lane, code, lanes, buffer)
-        first = buffer[:lanes]
         for s in range(1, sticks):
-            target = buffer[s * lanes : s * lanes + lanes]
-            for i in range(target.size):
-                target[i] = first[i]
+            copy_words(buffer[:lanes], buffer[s * lanes : s * lanes + lanes])
         return
-    if lane >= 0:
-        _load_lane(half, word, address + lane * element, sticks, pitch, code, lanes, buffer)
-    elif code == FP32_FORMAT:
-        _load_word(word, address, sticks, pitch, buffer)
-    else:
-        _load_short(half, address, code, sticks, pitch, buffer)
+    _load(half, word, address, sticks, pitch, lane, code, lanes, buffer)
 
 
 @kernel
 def load_one(half, word, address, lane, code, lanes, buffer):
     """Decode one stick; see :func:`load_sticks`."""
-    if lane >= 0:
-        element = 4 if code == FP32_FORMAT else 2
-        _load_lane(half, word, address + lane * element, 1, 128, code, lanes, buffer)
-    elif code == FP32_FORMAT:
-        _load_word(word, address, 1, 128, buffer)
-    else:
-        _load_short(half, address, code, 1, 128, buffer)
+    _load(half, word, address, 1, 128, lane, code, lanes, buffer)
 
 
 @kernel
@@ -137,15 +125,19 @@ def _store_dl16(half, address, sticks, pitch, buffer):
 
 
 @kernel
-def _store_rounded(half, address, sticks, pitch, code, buffer):
-    """DL16 with another rounding than ties away."""
+def _store_short(half, address, sticks, pitch, code, buffer):
+    """Binary16, or DL16 with another rounding than ties away."""
     add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
     for s in range(sticks):
         at = (address + s * pitch) >> 1
         target = half[at : at + 64]
         source = buffer[s * 64 : s * 64 + 64]
-        for i in range(64):
-            target[i] = encode_dl16_as(source[i], add, odd, LARGEST_CODE)
+        if code == HALF_FORMAT:
+            for i in range(64):
+                target[i] = encode_half(source[i])
+        else:
+            for i in range(64):
+                target[i] = encode_dl16_as(source[i], add, odd, LARGEST_CODE)
 
 
 @kernel
@@ -164,17 +156,10 @@ def store_sticks(half, word, address, sticks, pitch, code, buffer):
     """Encode ``sticks`` sticks of ``buffer``: one every ``pitch`` bytes from ``address`` on."""
     if code == FP32_FORMAT:
         _store_word(word, address, sticks, pitch, buffer)
-    elif code == HALF_FORMAT:
-        for s in range(sticks):
-            at = (address + s * pitch) >> 1
-            codes = half[at : at + 64]
-            source = buffer[s * 64 : s * 64 + 64]
-            for i in range(64):
-                codes[i] = encode_half(source[i])
     elif code == DL16_FORMAT:
         _store_dl16(half, address, sticks, pitch, buffer)
     else:
-        _store_rounded(half, address, sticks, pitch, code, buffer)
+        _store_short(half, address, sticks, pitch, code, buffer)
 
 
 @kernel

@@ -161,34 +161,28 @@ def decode_half(typing_context, code):
 
 
 def decoded_half(b: Any, code: Any) -> Any:
-    """float32 of binary16 bits, of one number or of a vector of them."""
-    if isinstance(code.type, ir.VectorType):
-        kind = ir.VectorType(F32, code.type.count)
-        if _HALF_INSTRUCTIONS:
-            return b.fpext(b.bitcast(code, ir.VectorType(ir.HalfType(), kind.count)), kind)
-        values = ir.Constant(kind, ir.Undefined)
-        for i in range(kind.count):
-            value = decoded_half(b, b.extract_element(code, _i32(i)))
-            values = b.insert_element(values, value, _i32(i))
-        return values
+    """float32 of binary16 bits, of one number or of a vector of them, as vcvtph2ps gives it."""
+    count = getattr(code.type, "count", 0)
+
+    def each(kind: Any) -> Any:
+        return ir.VectorType(kind, count) if count else kind
+
+    def constant(kind: Any, value: float) -> Any:
+        return ir.Constant(each(kind), [ir.Constant(kind, value)] * count if count else value)
+
     if _HALF_INSTRUCTIONS:
-        return b.fpext(b.bitcast(code, ir.HalfType()), F32)
-    return _decoded_half(b, code)
-
-
-def _decoded_half(b: Any, code: Any) -> Any:
-    """What vcvtph2ps gives."""
-    bits = b.zext(code, I32)
-    sign = b.shl(b.and_(bits, _i32(0x8000)), _i32(16))
-    moved = b.shl(b.and_(bits, _i32(0x7FFF)), _i32(23 - 10))
+        return b.fpext(b.bitcast(code, each(ir.HalfType())), each(F32))
+    infinity, bits = constant(I32, _HALF_INF), b.zext(code, each(I32))
+    sign = b.shl(b.and_(bits, constant(I32, 0x8000)), constant(I32, 16))
+    moved = b.shl(b.and_(bits, constant(I32, 0x7FFF)), constant(I32, 23 - 10))
     # as float32 its exponent is 112 too small; the product is exact, also of subnormal numbers
-    number = b.bitcast(b.fmul(b.bitcast(moved, F32), ir.Constant(F32, 2.0**112)), I32)
-    special = b.or_(moved, _i32(_F32_INF))
-    special = b.select(
-        b.icmp_signed(">", moved, _i32(_HALF_INF)), b.or_(special, _i32(0x400000)), special
-    )
-    finite = b.icmp_signed("<", moved, _i32(_HALF_INF))
-    return b.bitcast(b.or_(sign, b.select(finite, number, special)), F32)
+    number = b.fmul(b.bitcast(moved, each(F32)), constant(F32, 2.0**112))
+    special = b.or_(moved, constant(I32, _F32_INF))
+    is_nan = b.icmp_signed(">", moved, infinity)
+    special = b.select(is_nan, b.or_(special, constant(I32, 0x400000)), special)
+    is_finite = b.icmp_signed("<", moved, infinity)
+    found = b.select(is_finite, b.bitcast(number, each(I32)), special)
+    return b.bitcast(b.or_(sign, found), each(F32))
 
 
 @intrinsic

@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16, encode_ieee_half
 from spyre.hw.kernels import intrinsics, vector_math as vm
+from spyre.hw.kernels.dl16_vectors import HalfVectors, emit_decode, make
 
 Array = npt.NDArray[Any]
 F = np.float32
@@ -104,7 +105,7 @@ def test_encoding_of_float_patterns(
 
 @intrinsic
 def _half_by_integers(typing_context, code):
-    return numba.float32(numba.uint16), lambda c, b, s, a: intrinsics._decoded_half(b, a[0])
+    return numba.float32(numba.uint16), lambda c, b, s, a: intrinsics.decoded_half(b, a[0])
 
 
 @intrinsic
@@ -112,10 +113,22 @@ def _to_half_by_integers(typing_context, value):
     return numba.uint16(numba.float32), lambda c, b, s, a: intrinsics._encoded_half(b, a[0])
 
 
-def test_halves_without_instructions_for_them():
+_halves_by_integers = make(emit_decode, vectors=HalfVectors)
+
+
+@numba.njit
+def _decode_vectors(operands, count):
+    _halves_by_integers(operands, count)
+
+
+def test_halves_without_instructions_for_them(monkeypatch):
     """The bits of the instructions, NaN included."""
-    found, expected = (apply(f, CODES) for f in (_half_by_integers, intrinsics.decode_half))
-    assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+    expected, vectors = apply(intrinsics.decode_half, CODES), np.empty(CODES.size, np.float32)
+    monkeypatch.setattr(intrinsics, "_HALF_INSTRUCTIONS", False)
+    _decode_vectors((CODES.ctypes.data, vectors.ctypes.data), CODES.size)
+    for found in (apply(_half_by_integers, CODES), vectors):
+        assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+    monkeypatch.undo()
     values = float_patterns()
     found, expected = (
         apply(f, values, np.uint16) for f in (_to_half_by_integers, intrinsics.encode_half)

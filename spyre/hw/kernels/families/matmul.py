@@ -11,13 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.blocks import decode_run, fill
-from spyre.hw.kernels.dl16_vectors import encode_codes, half_row_product, row_product
+from spyre.hw.kernels.blocks import decode_run, fill, store_sticks
+from spyre.hw.kernels.dl16_vectors import half_row_product, row_product
 from spyre.hw.kernels.intrinsics import (
     add_product_rounded,
     add_rounded,
-    encode_dl16_as,
-    encode_half,
     prefetch_line,
 )
 from spyre.hw.kernels.jit import entry, kernel
@@ -25,7 +23,7 @@ from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, 
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
-HALF_FORMAT, DL16_FORMAT, FP32_FORMAT = tb.HALF, tb.DL16, tb.FP32
+HALF_FORMAT, FP32_FORMAT = tb.HALF, tb.FP32
 BATCH, ROWS = tb.MATMUL_BATCH, tb.MATMUL_ROWS
 COLUMNS, REDUCED = tb.MATMUL_COLUMNS, tb.MATMUL_REDUCED
 ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = tb.ROW_COUNT, tb.COLUMN_COUNT, tb.REDUCED_COUNT
@@ -45,7 +43,7 @@ FEW_ROWS = 2
 """Up to this many rows of A, B is not copied into panels: each row multiplies the stored codes."""
 PIECES = K_BLOCK * 128 // 4096
 """4 KiB pieces in a K block of one B stick."""
-ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE
+ROUNDING_ADD, ROUNDING_ODD = tb.ROUNDING_ADD, tb.ROUNDING_ODD
 
 
 @kernel
@@ -130,27 +128,10 @@ def store_rows(half, word, code, base, offsets, source, start, rows):
     """Encode ``rows`` rows of one C stick, of float32 of two neighbours; ``source`` holds them from
     float ``start`` on.
     """
-    if code == DL16_FORMAT:
-        memory, first = half.ctypes.data + base, source.ctypes.data + 4 * start
-        for m in range(rows):
-            encode_codes((first + 256 * m, memory + offsets[m]), 64)
-        return
+    sticks = 2 if code == FP32_FORMAT else 1
     for m in range(rows):
-        at = (base + offsets[m]) >> 1
         values = source[start + m * 64 : start + m * 64 + 64]
-        if code == FP32_FORMAT:
-            wide = word[at >> 1 : (at >> 1) + 64]
-            for i in range(64):
-                wide[i] = values[i]
-            continue
-        out = half[at : at + 64]
-        if code == HALF_FORMAT:
-            for i in range(64):
-                out[i] = encode_half(values[i])
-        else:
-            add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
-            for i in range(64):
-                out[i] = encode_dl16_as(values[i], add, odd, LARGEST_CODE)
+        store_sticks(half, word, base + offsets[m], sticks, 128, code, values)
 
 
 @kernel
@@ -213,9 +194,7 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
     a_base, b_base = places
     a_rows, b_columns, a_depth, b_depth = offsets
     memory = half.ctypes.data
-    used = sums[: sticks * rows * 64]
-    for i in range(used.size):
-        used[i] = np.float32(0.0)
+    fill(sums[: sticks * rows * 64], F(0.0))
     for d in range(a_depth.size):
         for m in range(rows):
             source = memory + a_base + a_rows[m] + a_depth[d]
@@ -262,9 +241,7 @@ def matmul(table, bases, half, word, first, last):
                 )  # fmt: skip
             continue
         c_stick = padded * 64
-        used = c_buffer[: sticks * c_stick]
-        for i in range(used.size):
-            used[i] = np.float32(0.0)
+        fill(c_buffer[: sticks * c_stick], F(0.0))
         for k_at in range(0, depth, K_STICKS):
             k_sticks = min(K_STICKS, depth - k_at)
             for n in range(sticks):
@@ -331,8 +308,8 @@ def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core,
     add, odd = ROUNDING_ADD[c_code], ROUNDING_ODD[c_code]
     a, chunk, b = buffers[:STICK], buffers[STICK : 2 * STICK], buffers[2 * STICK :]
     memory = half.ctypes.data
-    for i in range(total.size):
-        core[i], total[i] = F(0.0), F(0.0)
+    fill(core, F(0.0))
+    fill(total, F(0.0))
     for d in range(a_depth.size):
         for k in range(STICK):
             source = memory + b_base + b_depth[d] + k * table[B_ROW_PITCH]
@@ -344,8 +321,7 @@ def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core,
             join(chunk, core[m * STICK : (m + 1) * STICK], add, odd)
         if (d + 1) % table[CORE_DEPTH] == 0:
             join(core, total, add, odd)
-            for i in range(core.size):
-                core[i] = F(0.0)
+            fill(core, F(0.0))
 
 
 @kernel

@@ -8,7 +8,7 @@ of up to BLOCK_STICKS sticks or one per lane; an index outside 0 .. MASK_END sto
 from __future__ import annotations
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
+from spyre.hw.kernels.blocks import begin, follow, load_sticks, store_sticks
 from spyre.hw.kernels.intrinsics import transpose_tile
 from spyre.hw.kernels.jit import entry, kernel
 
@@ -143,26 +143,23 @@ def half_position(column):
 @kernel
 def convert_group(table, half, word, source, target, buffer, ordered):
     """Convert one group of 64 elements from byte ``source`` to byte ``target``."""
-    flags, second = table[FLAGS], table[VALUE]
-    if table[OPCODE] == WIDEN:
-        load_one(half, word, source, table[IN + LANE], table[IN + FORMAT], 64, buffer)
+    flags, second, widen = table[FLAGS], table[VALUE], table[OPCODE] == WIDEN
+    lane, code = table[IN + LANE], table[IN + FORMAT]
+    if widen:
+        load_sticks(half, word, source, 1, 128, lane, code, 64, buffer)
     else:
-        load_one(half, word, source, table[IN + LANE], FP32_FORMAT, 32, buffer)
-        load_one(half, word, source + second, table[IN + LANE], FP32_FORMAT, 32, buffer[32:])
-    staggered_in = flags & (tb.HALF_STAGGERED if table[OPCODE] == WIDEN else tb.WORD_STAGGERED)
-    staggered_out = flags & (tb.WORD_STAGGERED if table[OPCODE] == WIDEN else tb.HALF_STAGGERED)
-    widen = table[OPCODE] == WIDEN
+        load_sticks(half, word, source, 2, second, lane, FP32_FORMAT, 32, buffer)
+    staggered_in = flags & (tb.HALF_STAGGERED if widen else tb.WORD_STAGGERED)
+    staggered_out = flags & (tb.WORD_STAGGERED if widen else tb.HALF_STAGGERED)
     for i in range(64):
-        a = i
+        a, b = i, i
         if staggered_in != 0:
             a = half_position(i) if widen else word_position(i)
-        b = i
         if staggered_out != 0:
             b = word_position(i) if widen else half_position(i)
         ordered[b] = buffer[a]
     if widen:
-        store_sticks(half, word, target, 1, 128, FP32_FORMAT, ordered)
-        store_sticks(half, word, target + second, 1, 128, FP32_FORMAT, ordered[32:])
+        store_sticks(half, word, target, 2, second, FP32_FORMAT, ordered)
     else:
         store_sticks(half, word, target, 1, 128, table[OUT + FORMAT], ordered)
 
