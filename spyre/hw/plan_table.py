@@ -337,3 +337,5 @@ SPIN_ROUNDS = 2000
 LINGER_ROUNDS = 2000
 """Pauses (some 50 µs) a worker waits for the next job before it sleeps: programs are many jobs."""
 CHUNKS_PER_THREAD = 8
+CHUNK_NS = 100_000
+"""Larger jobs have chunks of this time on one thread: the last ones should end together."""

@@ -122,11 +122,10 @@ def drive(
             cost = describe_chain(dispatch, tables, entries, e, members, chain)
             function, table = entries[tb.CHAIN_KIND], chain.ctypes.data
         # the units of all members are the same, so those of the first one divide the work
-        in_order = members == 0
-        if threads == 1 or units < 2 or in_order or cost < parallel_ns:
+        if threads == 1 or units < 2 or members == 0 or cost < parallel_ns:  # 0: in order
             status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
         else:
-            chunks = min(units, threads * tb.CHUNKS_PER_THREAD)
+            chunks = min(units, max(threads * tb.CHUNKS_PER_THREAD, cost // tb.CHUNK_NS))
             status = run_job(pool, scratch, function, table, bases, memory, units, chunks)
         if status != 0:
             fault[0] = status

@@ -25,9 +25,7 @@ from spyre.runtime.comms import Deadline
 from spyre.torch_backend.device import Stream, current_stream, set_stream
 
 IDLE_SECONDS = 5.0
-"""A thread without jobs ends after this time."""
-EXIT_SECONDS = 5.0
-"""How long the end of the process waits for running jobs."""
+"""A thread without jobs ends after this time; the end of the process waits as long for jobs."""
 _busy: set[int] = set()
 """Threads that run a job."""
 os.register_at_fork(after_in_child=_busy.clear)
@@ -36,7 +34,7 @@ os.register_at_fork(after_in_child=_busy.clear)
 @atexit.register
 def _wait_for_jobs() -> None:
     # Python ends a daemon thread when it returns from torch, and its C++ aborts the process.
-    last = Deadline.after(EXIT_SECONDS)
+    last = Deadline.after(IDLE_SECONDS)
     while _busy and last.seconds_left > 0:
         time.sleep(0.001)
 
