@@ -197,14 +197,19 @@ def test_runs_files_in_processes_and_survives_their_death(checkout, package_of_t
 
 
 def test_calls_are_made_again_on_the_own_device(tmp_path):
-    """Copies of a view and of a matrix, and a kernel that is loaded once and launched twice."""
+    """Copies of a view, of a matrix and in two layouts; a kernel that is launched twice."""
     softmax = Path(__file__).parents[3] / "examples" / "softmax"
     code = compile_directory(shutil.copytree(softmax, tmp_path / "softmax")).directory
-    host = {"size": [4, 64], "stride": [64, 1], "dtype": "float16", "device": "cpu"}
+    host = {"size": [4, 64], "stride": [64, 1], "dtype": "float16", "device": "cpu", "layout": None}
     card = {**host, "device": "spyre"}
+    sparse = {**card, "layout": [[64, 1, 4, 64], [1, -1, 64, -1], "SEN169_FP16", "STANDARD"]}
+    wide = {**host, "size": [4, 128], "stride": [128, 1]}
+    flat = {**wide, "device": "spyre", "layout": [[8, 64], [64, 1], "SEN169_FP16", "STANDARD"]}
     calls = [
         {"kind": "copy", "tensors": [host | {"size": [4, 64], "stride": [1, 4]}, card]},
         {"kind": "copy", "tensors": [card, host]},
+        {"kind": "copy", "tensors": [host, sparse]},
+        {"kind": "copy", "tensors": [wide, flat]},
         {"kind": "preparation", "code": str(code)},
         *[{"kind": "launch", "code": str(code), "bytes": [128 * 256 * 2] * 2}] * 2,
     ]  # fmt: skip
