@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,7 @@ def test_the_device_without_an_index_is_the_current_card(package):
     assert printed == "spyre:1 spyre:1 spyre:1 spyre:1 cpu\n"
 
 
+@pytest.mark.skipif(find_spec("torch_spyre") is not None, reason="torch-spyre is installed here")
 def test_what_cannot_be_had():
     lines = """
         for frontend in ("torch_spyre", "torch-spyre"):
@@ -139,6 +141,7 @@ def test_what_cannot_be_had():
 
 def test_why_a_frontend_is_not_loaded(monkeypatch):
     """In this process, whose device is this package's."""
+    pytest.importorskip("torch")
     monkeypatch.setenv("SPYRE_FRONTEND", "spire")
     with pytest.raises(LaunchError, match=r"SPY990.*'spire'"):
         activation.autoload()
