@@ -311,9 +311,11 @@ class Entry:
     def function(self) -> Callable[..., Any]:
         """The same as a function of Python, for those that take its arguments."""
         if self.loaded is None:
-            name = self.place.rpartition(".")[2].encode()
-            self._method = _Method(name, self.address, _FASTCALL, None)
-            self.loaded = _make_builtin(ctypes.byref(self._method), None, None)
+            name, address = self.place.rpartition(".")[2].encode(), self.address
+            with _compiling:  # of two threads' functions, one would outlive its method
+                if self.loaded is None:
+                    self._method = _Method(name, address, _FASTCALL, None)
+                    self.loaded = _make_builtin(ctypes.byref(self._method), None, None)
         return self.loaded
 
     @property
@@ -341,9 +343,9 @@ PLACES = {
     TRANSFER: "spyre.hw.kernels.transfer.run",
     **{name: f"spyre.hw.kernels.{name}" for name in (*DRIVER, CHECKED_DRIVER, COMBINE, ADD_ALL)},
 }
+_ENTRIES = {name: Entry(place) for name, place in PLACES.items()}
 
 
-@cache
 def entry_of(name: str) -> Entry:
     """The code of a kernel, of the copies, or of a function of the drivers."""
-    return Entry(PLACES[name])
+    return _ENTRIES[name]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
@@ -425,3 +426,28 @@ def _lock_is_free() -> bool:
     if is_free:
         lock.release()
     return is_free
+
+
+def test_two_threads_make_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method of a function that another one replaced would be freed memory."""
+    entry, made, found = Entry(PLACES["fusion.find_chains"]), [], []
+    make = machine_code._make_builtin
+
+    def load() -> None:
+        found.append(entry.function)
+
+    assert entry.address
+    monkeypatch.setattr(machine_code, "_make_builtin", lambda *given: _slowly(make(*given), made))
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert found == [made[0], made[0]]
+
+
+def _slowly(function: Any, made: list[Any]) -> Any:
+    made.append(function)
+    time.sleep(0.2)
+    return function
