@@ -30,28 +30,24 @@ def _compiled(function: Any) -> Any:
     return numba.njit(error_model="numpy")(function)
 
 
-@_compiled
-def _decoded(codes, values):
-    for i in range(codes.size):
-        values[i] = decode_dl16(codes[i])
+def _applied(function: Any, dtype: Any) -> Any:
+    """Return a function of arrays that applies a kernel function to every element."""
+
+    @_compiled
+    def loop(source, target):
+        for i in range(source.size):
+            target[i] = function(source[i])
+
+    def applied(source: Any) -> Any:
+        target = np.empty(source.size, dtype)
+        loop(source, target)
+        return target
+
+    return applied
 
 
-@_compiled
-def _encoded(values, codes):
-    for i in range(values.size):
-        codes[i] = encode_dl16(values[i])
-
-
-def decoded(codes: Any) -> Any:
-    values = np.empty(codes.size, np.float32)
-    _decoded(codes, values)
-    return values
-
-
-def encoded(values: Any) -> Any:
-    codes = np.empty(values.size, np.uint16)
-    _encoded(values, codes)
-    return codes
+decoded, halves = _applied(decode_dl16, np.float32), _applied(decode_half, np.float32)
+encoded = _applied(encode_dl16, np.uint16)
 
 
 def encoded_of(operation: str, codes: Any) -> Any:
@@ -230,18 +226,6 @@ def test_lanes_are_combined_by_halves(opcode: int) -> None:
 def _row_added(factor, row, sums):
     for j in range(row.size):
         sums[j] = multiply_add(factor, row[j], sums[j])
-
-
-@_compiled
-def _halves(codes, values):
-    for i in range(codes.size):
-        values[i] = decode_half(codes[i])
-
-
-def halves(codes: Any) -> Any:
-    values = np.empty(codes.size, np.float32)
-    _halves(codes, values)
-    return values
 
 
 @vectors
