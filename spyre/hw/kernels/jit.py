@@ -53,10 +53,9 @@ _ARGUMENTS[CHECKED_DRIVER] = (
 
 
 class LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a function as kernels call it: linked into each of them, never run by itself.
+    """The code of a function as kernels call it: linked into each of them, without machine code.
 
-    No machine code is generated for it, and its environment, which serves Python objects, is
-    unused.
+    Its environment, which serves Python objects, is unused.
     """
 
     @property
@@ -65,10 +64,10 @@ class LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Ignore it: nothing runs with it."""
+        """Ignore it: kernels use no Python objects."""
 
-    def get_pointer_to_function(self, name: str) -> int:
-        return 0
+    def _optimize_final_module(self) -> None:
+        """Do nothing: each `ObjectLibrary` is optimised as a whole, once."""
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
@@ -112,8 +111,7 @@ class KernelFunction(CPUDispatcher):  # type: ignore[misc]
 
 def kernel(function: F) -> F:
     """Compile a kernel body when it is first called, see `KernelFunction`."""
-    options = {"nopython": True, **_OPTIONS}
-    return KernelFunction(function, targetoptions=options)
+    return KernelFunction(function, targetoptions={"nopython": True, **_OPTIONS})
 
 
 def inline(function: F) -> F:
@@ -188,12 +186,14 @@ class ObjectLibrary(LinkedLibrary):
     def _finalize_final_module(self) -> None:
         super()._finalize_final_module()
         module = self._final_module
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(module, builder)
         for each in (*module.functions, *module.global_variables):
             if not each.is_declaration and each.name != self.symbol:
                 each.linkage = "internal"
         passes = llvm.create_new_module_pass_manager()
         passes.add_global_dead_code_eliminate_pass()
-        passes.run(module, self._codegen._pass_builder())
+        passes.run(module, builder)
         used = {f.name for f in module.functions if f.is_declaration}
         unknown = {name for name in used - _EXTERNAL if not name.startswith("llvm.")}
         if unknown or self._dynamic_globals:
