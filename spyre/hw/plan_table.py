@@ -130,8 +130,8 @@ KERNEL_NAMES = tuple(KERNELS)
 FUSE = 1
 """Elementwise FLAGS: an operation with a code form, on unmasked DL16 sticks that are neighbours: no
 staging."""
-DIRECT = 2
-"""Elementwise FLAGS: unmasked float32 sticks that are neighbours, inputs also single numbers."""
+FUSE_STICKS = 2
+"""Elementwise FLAGS: as FUSE, stick by stick: with gaps, or one value per stick of an operand."""
 
 REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2", "scaled_sum")
 REDUCE_LANES = 1
@@ -168,6 +168,8 @@ range, then how many blocks of elements a scatter, which is one unit, has.
 """
 
 CONVERSIONS = ("widen", "narrow")
+COPY, SPREAD_CODE, SPREAD_WORD = range(3)
+"""Loops over sticks: copied whole, or one 16-bit or 32-bit element to all lanes."""
 WORD_STAGGERED = 1
 """Conversion FLAGS bit: the 32-bit side is in DL16_TO_FP32 order."""
 HALF_STAGGERED = 2

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
+from spyre.hw import plan_table as tb
 from spyre.hw.ops import CODE_FORMS, OPCODES, OpDefinition
 from spyre.hw.plan_table import entry_source
 
@@ -272,24 +273,46 @@ CODE_OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def emit_elementwise(
-    operation: Any, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
+def emit_stick(
+    lanes: int, operation: Any, operands: Sequence[int], pitches: Sequence[int], *extents: int
 ) -> None:
-    """z[i] = op(x[i], ...) on codes, in ``runs`` runs."""
+    """z[i] = op(x[i], ...) on codes, in runs; operand k is one code per run if ``lanes`` has bit k.
+    ``extents``: runs, codes of a run.
+    """
+    runs, count = extents
     *inputs, z = (_rows(a, runs, p, count, "<u2") for a, p in zip(operands, pitches, strict=True))
+    for k, x in enumerate(inputs):
+        if lanes >> k & 1:
+            inputs[k] = np.repeat(x[:, :1], count, axis=1)
     z[...] = operation(*inputs)
 
 
-def emit_lanes(
-    operation: Any, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
-) -> None:
-    """z[i] = op(x[i], y of the stick); operands x, y, bytes from y to the next one, z."""
-    x, y, pitch_bytes, z = operands
-    left = _rows(x, runs, pitches[0], count, "<u2")
-    first = carray((y, "<u2"), 1)
-    steps = (int(pitches[1]), int(pitch_bytes))
-    right = np.repeat(as_strided(first, (int(runs), int(count) // STICK), steps), STICK, axis=1)
-    _rows(z, runs, pitches[3], count, "<u2")[...] = operation(left, right)
+def emit_elementwise(*given: Any) -> None:
+    """`emit_stick` of whole sticks, any number of them in a run."""
+    emit_stick(0, *given)
+
+
+def _groups(place: tuple[int, int], runs: int, count: int, code: str, group: int) -> Array:
+    """[run, group, element] of ``count`` elements per run; ``place``: address, bytes of a run."""
+    return _rows(place[0], runs, place[1], count, code).reshape(runs, -1, group)
+
+
+def emit_widen(by_fours: bool, operands: Sequence[int], pitches: Sequence[int], *n: int) -> None:
+    """float32 of sticks in two each, four codes or half a stick by turns; operands codes, both."""
+    source, *targets = zip(operands, pitches, strict=True)
+    group = 4 if by_fours else STICK // 2
+    values = decode_dl16(_groups(source, n[0], STICK, "<u2", group))
+    for k, target in enumerate(targets):
+        _groups(target, n[0], STICK // 2, "<f4", group)[...] = values[:, k::2]
+
+
+def emit_narrow(by_fours: bool, operands: Sequence[int], pitches: Sequence[int], *n: int) -> None:
+    """The sticks that `emit_widen` makes two of; operands these, the codes."""
+    *sources, target = zip(operands, pitches, strict=True)
+    group = 4 if by_fours else STICK // 2
+    parts = [_groups(source, n[0], STICK // 2, "<f4", group) for source in sources]
+    codes = encode_dl16(np.stack(parts, axis=2).reshape(n[0], -1, group))
+    _groups(target, n[0], STICK, "<u2", group)[...] = codes
 
 
 def make_choice(emits: Mapping[int, Any]) -> Callable[..., None]:
@@ -299,6 +322,18 @@ def make_choice(emits: Mapping[int, Any]) -> Callable[..., None]:
         emits[int(number)](*arguments)
 
     return loop
+
+
+def stick_loops(
+    kind: int, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
+) -> None:
+    """Copy sticks, or the first element of each to all of a stick; operands source, target."""
+    code, count = ("<f4", STICK // 2) if kind == tb.SPREAD_WORD else ("<u2", STICK)
+    source, target = (
+        _rows(a, runs, p, count, code) for a, p in zip(operands, pitches, strict=True)
+    )
+    for x, y in zip(source, target, strict=True):  # in this order: they may overlap
+        y[...] = x.copy() if kind == tb.COPY else x[0]
 
 
 def decode_codes(operands: Sequence[int], count: int, decode: Any = decode_dl16) -> None:

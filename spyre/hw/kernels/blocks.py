@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.dl16_vectors import decode_codes, decode_halves, encode_codes
+from spyre.hw.kernels.dl16_vectors import decode_codes, decode_halves, encode_codes, stick_loops
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     decode_dl16,
@@ -47,27 +47,7 @@ def _load_short(half, address, code, sticks, pitch, buffer):
 
 
 @kernel
-def copy_words(source, target):
-    """target[i] = source[i]; they do not overlap."""
-    for i in range(target.size):
-        target[i] = source[i]
-
-
-@kernel
-def _load_word(word, address, sticks, pitch, buffer):
-    at = address >> 2
-    if pitch == 128:
-        copy_words(word[at : at + sticks * 32], buffer[: sticks * 32])
-        return
-    for s in range(sticks):
-        copy_words(word[at : at + 32], buffer[s * 32 : s * 32 + 32])
-        at += pitch >> 2
-
-
-@kernel
-def _lane_value(half, word, address, lane, code):
-    if code == FP32_FORMAT:
-        return word[(address >> 2) + lane]
+def _lane_value(half, address, lane, code):
     element = half[(address >> 1) + lane]
     return decode_half(element) if code == HALF_FORMAT else decode_dl16(element)
 
@@ -80,13 +60,15 @@ def fill(buffer, value):
 
 
 @kernel
-def _load(half, word, address, sticks, pitch, lane, code, lanes, buffer):
-    if lane >= 0:
+def _load(half, word, address, sticks, pitch, lane, code, buffer):
+    if code == FP32_FORMAT:
+        source, target = word.ctypes.data + address, buffer.ctypes.data
+        places = source + 4 * max(lane, 0), target
+        stick_loops(tb.SPREAD_WORD if lane >= 0 else tb.COPY, places, (pitch, 128), sticks, 32)
+    elif lane >= 0:
         for s in range(sticks):
-            value = _lane_value(half, word, address + s * pitch, lane, code)
-            fill(buffer[s * lanes : s * lanes + lanes], value)
-    elif code == FP32_FORMAT:
-        _load_word(word, address, sticks, pitch, buffer)
+            value = _lane_value(half, address + s * pitch, lane, code)
+            fill(buffer[s * 64 : s * 64 + 64], value)
     else:
         _load_short(half, address, code, sticks, pitch, buffer)
 
@@ -97,21 +79,20 @@ def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
 
     ``lane`` -1: whole sticks; otherwise that lane of every stick fills all lanes.
     """
-    if pitch == 0 and lane >= 0:  # one value for all
-        fill(buffer[: sticks * lanes], _lane_value(half, word, address, lane, code))
-        return
-    if pitch == 0 and sticks > 1:  # one stick for all: decoded once, then copied
-        load_one(half, word, address, lane, code, lanes, buffer)
-        for s in range(1, sticks):
-            copy_words(buffer[:lanes], buffer[s * lanes : s * lanes + lanes])
-        return
-    _load(half, word, address, sticks, pitch, lane, code, lanes, buffer)
+    if pitch != 0 or sticks == 1 or code == FP32_FORMAT:
+        _load(half, word, address, sticks, pitch, lane, code, buffer)
+    elif lane >= 0:  # one value for all
+        fill(buffer[: sticks * lanes], _lane_value(half, address, lane, code))
+    else:  # one stick for all: decoded once, then copied, each copy from the one before
+        load_one(half, word, address, lane, code, buffer)
+        first, copies = buffer.ctypes.data, (sticks - 1) * (lanes // 32)
+        stick_loops(tb.COPY, (first, first + 4 * lanes), (128, 128), copies, 32)
 
 
 @kernel
-def load_one(half, word, address, lane, code, lanes, buffer):
+def load_one(half, word, address, lane, code, buffer):
     """Decode one stick; see :func:`load_sticks`."""
-    _load(half, word, address, 1, 128, lane, code, lanes, buffer)
+    _load(half, word, address, 1, 128, lane, code, buffer)
 
 
 @kernel
@@ -141,21 +122,11 @@ def _store_short(half, address, sticks, pitch, code, buffer):
 
 
 @kernel
-def _store_word(word, address, sticks, pitch, buffer):
-    at = address >> 2
-    if pitch == 128:
-        copy_words(buffer[: sticks * 32], word[at : at + sticks * 32])
-        return
-    for s in range(sticks):
-        copy_words(buffer[s * 32 : s * 32 + 32], word[at : at + 32])
-        at += pitch >> 2
-
-
-@kernel
 def store_sticks(half, word, address, sticks, pitch, code, buffer):
     """Encode ``sticks`` sticks of ``buffer``: one every ``pitch`` bytes from ``address`` on."""
     if code == FP32_FORMAT:
-        _store_word(word, address, sticks, pitch, buffer)
+        places = buffer.ctypes.data, word.ctypes.data + address
+        stick_loops(tb.COPY, places, (128, pitch), sticks, 32)
     elif code == DL16_FORMAT:
         _store_dl16(half, address, sticks, pitch, buffer)
     else:

@@ -20,6 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.intrinsics import (
     F32,
     I16,
@@ -438,23 +439,20 @@ def emit_elementwise(
     _repeat(codes, count, step, body)
 
 
-def emit_lanes(
-    operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
+def emit_stick(
+    lanes: int, operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
 ) -> None:
-    """z[i] = op(x[i], y of the stick) on codes; operands x, y, bytes from y to the next one, z."""
-    x, y, pitch_bytes, z = operands
-
-    def body(element: Any) -> None:
-        b = codes.b
-        stick = b.lshr(element, ir.Constant(I64, _STICK.bit_length() - 1))
-        right = codes.splat(b.add(y, b.mul(stick, pitch_bytes)), codes.short)
-        places = [b.add(element, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
-        left = [_load(codes, x, place) for place in places]
-        found = operation(codes, left, [right] * len(left))
-        for value, place in zip(found, places, strict=True):
-            _store(codes, value, z, place)
-
-    _repeat(codes, count, _STICK, body)
+    """z[i] = op(x[i], ...) on one stick of codes; operand k is one code if ``lanes`` has bit k."""
+    *inputs, z = operands
+    places = [ir.Constant(I64, k) for k in range(0, _STICK, codes.codes)]
+    columns = [
+        [codes.splat(x, codes.short)] * len(places)
+        if lanes >> k & 1
+        else [_load(codes, x, place) for place in places]
+        for k, x in enumerate(inputs)
+    ]
+    for value, place in zip(operation(codes, *columns), places, strict=True):
+        _store(codes, value, z, place)
 
 
 def emit_decode(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
@@ -479,6 +477,52 @@ def emit_encode(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None
         _store(codes, codes.encoded_in_order(*values), target, element)
 
     _repeat(codes, count, codes.codes, body)
+
+
+def _places_of_sticks(codes: CodeVectors, operands: Sequence[Any], element_bytes: int) -> list[Any]:
+    """Addresses of the vectors of one stick of codes, or of two of float32."""
+    elements = range(0, _STICK // len(operands), codes.codes // len(operands))
+    return [_at(codes, x, ir.Constant(I64, k), element_bytes) for x in operands for k in elements]
+
+
+def emit_widen(alternates: bool, codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """float32 of one stick in two; operands codes, both sticks. ``alternates``: of every eight
+    codes four go to each, else all go in order.
+    """
+    decoded = codes.decoded if alternates else codes.decoded_in_order
+    places = _places_of_sticks(codes, operands[:1], _CODE_BYTES)
+    found = [x for at in places for x in decoded(codes.load(codes.short, at, _CODE_BYTES))]
+    if alternates:
+        found = found[::2] + found[1::2]
+    for value, at in zip(found, _places_of_sticks(codes, operands[1:], _FLOAT_BYTES), strict=True):
+        codes.store(value, at, _FLOAT_BYTES)
+
+
+def emit_narrow(alternates: bool, codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """The stick of codes that `emit_widen` makes two sticks of; operands these, the codes."""
+    places = _places_of_sticks(codes, operands[:2], _FLOAT_BYTES)
+    values = [codes.load(codes.float, at, _FLOAT_BYTES) for at in places]
+    halves = values[: len(values) // 2], values[len(values) // 2 :]
+    pairs = zip(*(halves if alternates else (values[::2], values[1::2])), strict=True)
+    encoded = codes.encoded if alternates else codes.encoded_in_order
+    found = [encoded(*pair) for pair in pairs]
+    for value, at in zip(found, _places_of_sticks(codes, operands[2:], _CODE_BYTES), strict=True):
+        codes.store(value, at, _CODE_BYTES)
+
+
+def emit_copy(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """Copy one stick; operands source, target."""
+    source, target = (_places_of_sticks(codes, [x], _CODE_BYTES) for x in operands)
+    found = [codes.load(codes.short, at, _CODE_BYTES) for at in source]
+    for value, at in zip(found, target, strict=True):
+        codes.store(value, at, _CODE_BYTES)
+
+
+def emit_spread(kind: str, codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """The element at the first operand, in all of a stick at the second; ``kind``: of vectors."""
+    value = codes.splat(operands[0], getattr(codes, kind))
+    for at in _places_of_sticks(codes, operands[1:], _CODE_BYTES):
+        codes.store(value, at, _CODE_BYTES)
 
 
 def _prefetched_runs(
@@ -607,6 +651,13 @@ OPERATIONS: dict[str, Operation] = {
     "where": where,
 }
 """Operations on vectors of codes, by the ``code_form`` of the operation table."""
+stick_loops = make_choice(
+    {
+        tb.COPY: emit_copy,
+        tb.SPREAD_CODE: partial(emit_spread, "short"),
+        tb.SPREAD_WORD: partial(emit_spread, "float"),
+    }
+)
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)
 row_product = make(emit_row_product)
 decode_halves = make(emit_decode, vectors=HalfVectors)

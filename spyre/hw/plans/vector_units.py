@@ -131,7 +131,7 @@ def _count_work(context: PlanContext, row: RowWriter, walk: AccessMap, inputs: i
     blocks = -(-walk.axes[-1].extent // tb.BLOCK_STICKS)
     row.header(
         opcode=OPCODES[context.spec.kernel_op],
-        flags=_flags(context, row, inputs),
+        flags=_fused(context, row, inputs),
         inputs=inputs,
         lanes=lanes,
         blocks=blocks,
@@ -140,37 +140,19 @@ def _count_work(context: PlanContext, row: RowWriter, walk: AccessMap, inputs: i
     )
 
 
-def _flags(context: PlanContext, row: RowWriter, inputs: int) -> int:
-    if row.words[tb.MASK] != tb.NO_MASK:
+def _fused(context: PlanContext, row: RowWriter, inputs: int) -> int:
+    """The flag of an unmasked operation on DL16 codes; 0 for others."""
+    if not context.spec.code_form or row.words[tb.MASK] != tb.NO_MASK:
         return 0
-    if _can_fuse(context, row, inputs):
-        return tb.FUSE
-    return tb.DIRECT if _is_direct(row, inputs) else 0
-
-
-def _is_direct(row: RowWriter, inputs: int) -> bool:
-    """Float32 sticks that are neighbours; an input may be one number for all of them."""
+    flag = tb.FUSE if inputs < 3 else tb.FUSE_STICKS
     for k in range(inputs + 1):
         operand = row.words[tb.OPERAND + k * tb.OPERAND_WORDS :]
-        pitch = STICK_BYTES if operand[tb.LANE] == tb.WHOLE_STICK else 0
-        if operand[tb.FORMAT] != tb.FP32 or operand[tb.INNER_PITCH] != pitch:
-            return False
-    return True
-
-
-def _can_fuse(context: PlanContext, row: RowWriter, inputs: int) -> bool:
-    """Operations on codes, DL16 sticks that are neighbours; b may be one lane per stick."""
-    if not context.spec.code_form:
-        return False
-    for k in range(inputs + 1):
-        operand = row.words[tb.OPERAND + k * tb.OPERAND_WORDS :]
-        if operand[tb.FORMAT] != tb.DL16:
-            return False
-        lane_of_second = k == 1 and inputs == 2 and operand[tb.LANE] >= 0
-        adjacent = operand[tb.LANE] == tb.WHOLE_STICK and operand[tb.INNER_PITCH] == STICK_BYTES
-        if not adjacent and not lane_of_second:
-            return False
-    return True
+        is_lane = operand[tb.LANE] != tb.WHOLE_STICK
+        if operand[tb.FORMAT] != tb.DL16 or (is_lane and inputs == 1):
+            return 0
+        if is_lane or operand[tb.INNER_PITCH] != STICK_BYTES:
+            flag = tb.FUSE_STICKS
+    return flag
 
 
 # --- reductions ---------------------------------------------------------------------------------

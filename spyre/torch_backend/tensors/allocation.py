@@ -362,7 +362,8 @@ def empty_strided_on(size: Ints, stride: Ints, *, device: str, dtype: torch.dtyp
 def with_strides(tensor: torch.Tensor, size: Ints, stride: Ints) -> torch.Tensor:
     """Return the tensor, of sizes ``size``, or a copy where its strides (elements) are others."""
     assert tensor.shape == size, f"expected sizes {size}, found {tuple(tensor.shape)}"
-    if all(n < 2 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)):
+    found = tensor.stride()
+    if found == stride or all(n < 2 or a == b for n, a, b in zip(size, found, stride, strict=True)):
         return tensor
     return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 

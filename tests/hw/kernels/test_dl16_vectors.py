@@ -99,6 +99,26 @@ def test_every_kind_of_float_is_encoded_alike(vectors: Any) -> None:
     np.testing.assert_array_equal(codes, encoded(floats))
 
 
+@pytest.mark.parametrize("by_fours", [False, True])
+@vectors
+def test_sticks_are_widened_and_narrowed_alike(vectors: Any, by_fours: bool) -> None:
+    emits = {0: dl16_vectors.emit_widen, 1: dl16_vectors.emit_narrow}
+    choices = {k: partial(emit, by_fours) for k, emit in emits.items()}
+    loop, sticks = dl16_vectors.make_choice(choices, *vectors), ALL_CODES.size // 64
+
+    def call(number, operands, pitches):
+        loop(number, operands, pitches, sticks, 64)
+
+    words, codes = np.empty((2, sticks, 32), np.float32), np.empty_like(ALL_CODES)
+    halves = [half.ctypes.data for half in words]
+    _compiled(call)(0, (ALL_CODES.ctypes.data, *halves), (128, 128, 128))
+    groups = decoded(ALL_CODES).reshape(sticks, -1, 2, 4 if by_fours else 32)
+    expected = groups.transpose(2, 0, 1, 3).reshape(words.shape)
+    np.testing.assert_array_equal(words.view(np.uint32), expected.view(np.uint32))
+    _compiled(call)(1, (*halves, codes.ctypes.data), (128, 128, 128))
+    np.testing.assert_array_equal(codes, encoded(decoded(ALL_CODES)))
+
+
 @operations
 @vectors
 def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> None:
@@ -112,16 +132,16 @@ def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> 
 @operations
 @vectors
 def test_a_code_for_every_stick(operation: str, vectors: Any) -> None:
-    emit = partial(dl16_vectors.emit_lanes, partial(dl16_vectors.arithmetic, operation))
-    loop, pitch = dl16_vectors.make(emit, *vectors), 6
+    emit = partial(dl16_vectors.emit_stick, 0b10, partial(dl16_vectors.arithmetic, operation))
+    loop, pitch = dl16_vectors.make_choice({7: emit}, *vectors), 6
     lanes = np.resize(np.append(SPECIAL, np.arange(0x3000, 0x4800, 7, np.uint16)), 3 << 10)
 
-    def call(operands, count):
-        loop(operands, count)
+    def call(operands, pitches):
+        loop(7, operands, pitches, 1 << 10, 64)
 
     found = np.empty_like(ALL_CODES)
-    operands = ALL_CODES.ctypes.data, lanes.ctypes.data, pitch, found.ctypes.data
-    _compiled(call)(operands, found.size)
+    operands = ALL_CODES.ctypes.data, lanes.ctypes.data, found.ctypes.data
+    _compiled(call)(operands, (128, pitch, 128))
     np.testing.assert_array_equal(found, encoded_of(operation, np.repeat(lanes[::3], 64)))
 
 

@@ -1,9 +1,9 @@
 """The elementwise kernel: stage 16 sticks of every input, compute, store 16 sticks.
 
 One unit is one block of up to BLOCK_STICKS sticks along the innermost axis. Every block is staged
-whole before it is written, so operating in place is safe. Not staged are operations with a code
-form on adjacent DL16 sticks, and all operations on adjacent float32 sticks; they take all adjacent
-blocks at once. Definitions: operations reference §3; rows: :mod:`spyre.hw.ops.elementwise`.
+whole before it is written, so operating in place is safe. Not staged are adjacent float32 sticks,
+and operations with a code form on DL16 sticks, which take several blocks at once.
+Definitions: operations reference §3; rows: :mod:`spyre.hw.ops.elementwise`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from numba import carray
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import (
     begin,
-    fill,
     follow,
     load_sticks,
     mask_lanes,
@@ -25,7 +24,7 @@ from spyre.hw.kernels.blocks import (
     store_sticks,
 )
 from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS
-from spyre.hw.kernels.dl16_vectors import emit_elementwise, emit_lanes, make_choice
+from spyre.hw.kernels.dl16_vectors import emit_elementwise, emit_stick, make_choice
 from spyre.hw.kernels.intrinsics import (
     maximum_f32,
     maximum_number,
@@ -217,69 +216,24 @@ def apply_many(opcode, a, b, c, d, e, out):
 # --- without staging --------------------------------------------------------------------------
 
 
-def _loops(inputs: int, emit: Any) -> Any:
-    """One loop over DL16 codes per operation of so many inputs with a code form, by opcode."""
-    forms = [name for name, row in CODE_FORMS.items() if row.inputs == inputs]
-    return make_choice({OPCODES[name]: partial(emit, CODE_OPERATIONS[name]) for name in forms})
+def _loops(inputs: int) -> tuple[Any, Any]:
+    """Loops over DL16 codes of the operations of so many inputs with a code form: over adjacent
+    sticks, by opcode; over sticks, by 8 times the opcode, and bit k if operand k is one value per
+    stick.
+    """
+    names = [name for name, row in CODE_FORMS.items() if row.inputs == inputs]
+    forms, lanes = {OPCODES[name]: CODE_OPERATIONS[name] for name in names}, range(1 << inputs)
+    adjacent = {k: partial(emit_elementwise, form) for k, form in forms.items()}
+    single = {8 * k + n: partial(emit_stick, n, forms[k]) for k in forms for n in lanes}
+    return make_choice(adjacent), make_choice(single)
 
 
-fused_unary = _loops(1, emit_elementwise)
-fused_binary = _loops(2, emit_elementwise)
-fused_ternary = _loops(3, emit_elementwise)
-fused_lanes = _loops(2, emit_lanes)
+(fused_unary, _), (fused_binary, binary_sticks), (_, ternary_sticks) = map(_loops, (1, 2, 3))
 """Decode, compute and encode in one pass, in registers: the staged kernel has buffers between them.
-The results are the same bits, which the tests compare over all codes.
-``fused_lanes`` takes one second operand per stick: x, y, bytes from y to the next, z."""
-
-
-@kernel
-def separate(a, da, size_a, z, dz, size, runs):
-    """True if each run of z is the same as that of a, or no run of z overlaps one of a.
-
-    Runs of ``size_a`` bytes begin every ``da`` bytes, those of z, ``size`` bytes, every ``dz``.
-    """
-    if a == z and da == dz:
-        return True
-    low, high = a + min(da * (runs - 1), 0), a + max(da * (runs - 1), 0) + size_a
-    z_low, z_high = z + min(dz * (runs - 1), 0), z + max(dz * (runs - 1), 0) + size
-    return high <= z_low or z_high <= low
-
-
-@kernel
-def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane, pitch):
-    """``runs`` runs of ``n`` codes at bytes a, b, c → z; False if the result overlaps an operand.
-
-    da to dz: bytes from one run to the next. ``lane``: lane of the second operand if it is one
-    value per stick, with a stick every ``pitch`` bytes, else -1. ``memory``: host address of byte
-    0.
-    """
-    size = 2 * n
-    if not separate(a, da, size, z, dz, size, runs):
-        return False
-    x, y, out = memory + a, memory + b, memory + z
-    if inputs == 1:
-        fused_unary(opcode, (x, out), (da, dz), runs, n)
-    elif inputs == 2 and lane < 0:
-        if not separate(b, db, size, z, dz, size, runs):
-            return False
-        fused_binary(opcode, (x, y, out), (da, db, dz), runs, n)
-    elif inputs == 2:
-        span = (n // 64 - 1) * pitch
-        first = b + 2 * lane
-        if not separate(first + min(span, 0), db, abs(span) + 2, z, dz, size, runs):
-            return False
-        fused_lanes(opcode, (x, memory + first, pitch, out), (da, db, 0, dz), runs, n)
-    else:
-        if not separate(b, db, size, z, dz, size, runs):
-            return False
-        if not separate(c, dc, size, z, dz, size, runs):
-            return False
-        fused_ternary(opcode, (x, y, memory + c, out), (da, db, dc, dz), runs, n)
-    return True
-
+The results are the same bits, which the tests compare over all codes."""
 
 OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS, tb.LANES
-FLAGS, SECOND = tb.FLAGS, tb.OPERAND + tb.OPERAND_WORDS
+FLAGS = tb.FLAGS
 MASK, MASK_LANES, BLOCK_STICKS = tb.MASK, tb.MASK_LANES, tb.BLOCK_STICKS
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 LANE, FORMAT, PITCH, INNER_PITCH = tb.LANE, tb.FORMAT, tb.PITCH, tb.INNER_PITCH
@@ -289,30 +243,80 @@ BUFFER = BLOCK_STICKS * 64
 
 
 @kernel
+def separate(a, z, sticks, runs):
+    """True if an operand is the result stick by stick, or overlaps none of its bytes.
+
+    Both are (address, bytes from stick to stick, bytes from run to run), see `place`.
+    """
+    if a == z:
+        return True
+    (at_a, pitch_a, step_a), (at_z, pitch_z, step_z) = a, z
+    inner, outer = (sticks - 1) * pitch_a, (runs - 1) * step_a
+    low, high = at_a + min(inner, 0) + min(outer, 0), at_a + max(inner, 0) + max(outer, 0)
+    inner, outer = (sticks - 1) * pitch_z, (runs - 1) * step_z
+    z_low, z_high = at_z + min(inner, 0) + min(outer, 0), at_z + max(inner, 0) + max(outer, 0)
+    return high + STICK_BYTES <= z_low or z_high + STICK_BYTES <= low
+
+
+@kernel
+def place(table, counters, k, at):
+    """Byte of stick ``at`` of operand ``k``, or of its lane; bytes to the next stick, and to that
+    of the next run along the innermost outer axis.
+    """
+    operand = OPERAND + k * OPERAND_WORDS
+    pitch, step = table[operand + INNER_PITCH], table[operand + PITCH + max(table[RANK] - 1, 0)]
+    first = counters[8 + k] + at * pitch + 2 * max(table[operand + LANE], 0)
+    return first, pitch, step
+
+
+@kernel
+def fused_runs(table, counters, memory, at, sticks, runs):
+    """``runs`` runs of ``sticks`` sticks from stick ``at`` on; False if the result overlaps an
+    operand. ``memory``: host address of byte 0.
+    """
+    opcode, inputs = table[OPCODE], table[INPUTS]
+    a, z = place(table, counters, 0, at), place(table, counters, inputs, at)
+    b = place(table, counters, min(inputs, 1), at)
+    c = place(table, counters, min(inputs, 2), at)
+    if not (separate(a, z, sticks, runs) and separate(b, z, sticks, runs)):
+        return False
+    if not separate(c, z, sticks, runs):
+        return False
+    is_whole = table[FLAGS] == tb.FUSE
+    # neighbours are one piece per run, other sticks one each
+    pieces, n, repeats = (runs, 64 * sticks, 1) if is_whole else (sticks, 64, runs)
+    da, db, dc, dz = (a[2], b[2], c[2], z[2]) if is_whole else (a[1], b[1], c[1], z[1])
+    choice = 8 * opcode
+    for k in range(inputs):
+        choice += (table[OPERAND + k * OPERAND_WORDS + LANE] != WHOLE_STICK) << k
+    x, y, w, out = memory + a[0], memory + b[0], memory + c[0], memory + z[0]
+    for _ in range(repeats):
+        if inputs == 1:
+            fused_unary(opcode, (x, out), (da, dz), pieces, n)
+        elif inputs == 2 and is_whole:
+            fused_binary(opcode, (x, y, out), (da, db, dz), pieces, n)
+        elif inputs == 2:
+            binary_sticks(choice, (x, y, out), (da, db, dz), pieces, n)
+        else:
+            ternary_sticks(choice, (x, y, w, out), (da, db, dc, dz), pieces, n)
+        x, y, w, out = x + a[2], y + b[2], w + c[2], out + z[2]
+    return True
+
+
+@kernel
 def run_fused(table, counters, memory, block, most):
     """Run up to ``most`` units from ``block`` on without staging; returns how many, 0 if
     impossible.
 
     Sets the counters to the last of these units. Whole runs continue along the next outer axis.
     """
-    inputs, blocks, rank = table[INPUTS], table[BLOCKS], table[RANK]
-    axis, out, second_pitch = rank - 1, 8 + inputs, table[SECOND + INNER_PITCH]
+    blocks, axis = table[BLOCKS], table[RANK] - 1
     units, runs = min(blocks - block, most), 1
-    if units == blocks and rank > 0:
+    if units == blocks and axis >= 0:
         runs = min(most // blocks, table[EXTENT + axis] - counters[axis])
     at = block * BLOCK_STICKS
-    n = min(units * BLOCK_STICKS, table[INNER] - at) * table[LANES]
-    step = OPERAND + PITCH + max(axis, 0)
-    while not fused_runs(
-        table[OPCODE], inputs, memory,
-        counters[8] + at * STICK_BYTES,
-        counters[9] + at * second_pitch,
-        counters[10] + at * STICK_BYTES,
-        counters[out] + at * STICK_BYTES,
-        table[step], table[step + OPERAND_WORDS], table[step + 2 * OPERAND_WORDS],
-        table[step + inputs * OPERAND_WORDS],
-        runs, n, table[SECOND + LANE], second_pitch,
-    ):  # fmt: skip
+    sticks = min(units * BLOCK_STICKS, table[INNER] - at)
+    while not fused_runs(table, counters, memory, at, sticks, runs):
         # runs together may overlap where a single one does not
         if runs == 1:
             return 0
@@ -320,117 +324,99 @@ def run_fused(table, counters, memory, block, most):
     if runs > 1:
         counters[axis] += runs - 1
         for k in range(table[OPERANDS]):
-            counters[8 + k] += (runs - 1) * table[step + k * OPERAND_WORDS]
+            step = table[OPERAND + k * OPERAND_WORDS + PITCH + axis]
+            counters[8 + k] += (runs - 1) * step
     return units * runs
 
 
 @kernel
-def run_direct(table, constants, counters, word, scratch, block, most):
-    """Run up to ``most`` units of one run from ``block`` on without staging; returns how many.
-
-    0 if the result overlaps an operand: they are then staged, which reads operands before it writes
-    the result. Inputs that are one number are repeated in ``scratch`` for the length of a piece.
+def stage(table, counters, half, word, scratch, at, sticks):
+    """Decode ``sticks`` sticks of the inputs from stick ``at`` on to ``scratch``; returns a bit for
+    each input that is: all but adjacent float32 that no mask changes.
     """
-    inputs = table[INPUTS]
-    units = min(table[BLOCKS] - block, most)
-    at = block * BLOCK_STICKS
-    n = min(units * BLOCK_STICKS, table[INNER] - at) * table[LANES]
-    z = counters[8 + inputs] + at * STICK_BYTES
-    for k in range(inputs):
+    lanes, masked, staged = table[LANES], table[MASK] != tb.NO_MASK, 0
+    for k in range(table[INPUTS]):
         operand = OPERAND + k * OPERAND_WORDS
-        first, size = counters[8 + k] + at * table[operand + INNER_PITCH], 4 * n
-        if table[operand + LANE] != WHOLE_STICK:
-            first, size = first + 4 * table[operand + LANE], 4
-            fill(scratch[k * BUFFER : k * BUFFER + min(n, BUFFER)], word[first >> 2])
-        if first < z + 4 * n and z < first + size:
-            return 0
-    for start in range(0, n, BUFFER):
-        count = min(BUFFER, n - start)
-        out = word[(z >> 2) + start : (z >> 2) + start + count]
-        a = piece(table, 0, counters, at, start, count, word, scratch)
-        if inputs == 1:
-            apply_unary(table[OPCODE], True, a, out, constants)
+        pitch, lane, code = (
+            table[operand + INNER_PITCH],
+            table[operand + LANE],
+            table[operand + FORMAT],
+        )
+        if (
+            code == FP32
+            and lane == WHOLE_STICK
+            and pitch == STICK_BYTES
+            and not (masked and k == 0)
+        ):
             continue
-        b = piece(table, 1, counters, at, start, count, word, scratch)
-        if inputs == 2:
-            apply_binary(table[OPCODE], a, b, out, constants)
-            continue
-        c = piece(table, 2, counters, at, start, count, word, scratch)
-        d, e = c, c
-        if inputs > 3:
-            d = piece(table, 3, counters, at, start, count, word, scratch)
-            e = piece(table, 4, counters, at, start, count, word, scratch)
-        apply_many(table[OPCODE], a, b, c, d, e, out)
-    return units
+        staged |= 1 << k
+        buffer = scratch[k * BUFFER : k * BUFFER + sticks * lanes]
+        load_sticks(
+            half, word, counters[8 + k] + at * pitch, sticks, pitch, lane, code, lanes, buffer
+        )
+    return staged
 
 
 @kernel
-def piece(table, k, counters, at, start, count, word, scratch):
-    """``count`` numbers of operand ``k`` from ``start`` after stick ``at``, or its one number."""
-    operand = OPERAND + k * OPERAND_WORDS
-    if table[operand + LANE] != WHOLE_STICK:
-        return scratch[k * BUFFER : k * BUFFER + count]
-    first = ((counters[8 + k] + at * STICK_BYTES) >> 2) + start
-    return word[first : first + count]
+def numbers(k, staged, counters, at, half, scratch, n):
+    """The ``n`` float32 of input ``k``; of an input that the operation lacks, any."""
+    if staged >> k & 1:
+        return carray(pointer_f32(scratch.ctypes.data + 4 * k * BUFFER), n)
+    return carray(pointer_f32(half.ctypes.data + counters[8 + k] + at * STICK_BYTES), n)
+
+
+@kernel
+def compute_block(table, constants, counters, half, word, scratch, at, sticks):
+    """Compute ``sticks`` sticks from stick ``at`` on, at most BUFFER elements."""
+    opcode, inputs, lanes, masked = table[OPCODE], table[INPUTS], table[LANES], table[MASK]
+    out_word, n = OPERAND + inputs * OPERAND_WORDS, sticks * lanes
+    staged = stage(table, counters, half, word, scratch, at, sticks)
+    if masked != 0:
+        step = table[out_word + OPERAND_WORDS + INNER_PITCH]
+        coordinate = counters[8 + inputs + 1] + at * step
+        if masked == MASK_LANES:
+            mask_lanes(table, coordinate, step, sticks, lanes, scratch)
+        else:
+            mask_sticks(table, coordinate, step, sticks, lanes, scratch)
+    pitch, wide = table[out_word + INNER_PITCH], table[out_word + FORMAT] == FP32
+    target = counters[8 + inputs] + at * pitch
+    z, in_place = half.ctypes.data + target, wide and pitch == STICK_BYTES
+    for k in range(inputs):
+        x = numbers(k, staged, counters, at, half, scratch, n)
+        in_place = in_place and abs(x.ctypes.data - z) >= 4 * n
+    out = carray(pointer_f32(z if in_place else scratch.ctypes.data + 20 * BUFFER), n)
+    a = numbers(0, staged, counters, at, half, scratch, n)
+    b = numbers(1, staged, counters, at, half, scratch, n)
+    if inputs == 1:
+        apply_unary(opcode, wide, a, out, constants)
+    elif inputs == 2:
+        apply_binary(opcode, a, b, out, constants)
+    else:
+        c = numbers(2, staged, counters, at, half, scratch, n)
+        d = numbers(3, staged, counters, at, half, scratch, n)
+        e = numbers(4, staged, counters, at, half, scratch, n)
+        apply_many(opcode, a, b, c, d, e, out)
+    if not in_place:
+        store_sticks(half, word, target, sticks, pitch, table[out_word + FORMAT], out)
 
 
 @kernel
 def elementwise(table, bases, constants, half, word, counters, scratch, first, last):
     """Run units ``first`` .. ``last`` of an elementwise table."""
-    inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
-    opcode, masked, flags = table[OPCODE], table[MASK], table[FLAGS]
-    memory = half.ctypes.data
-    out_word = OPERAND + inputs * OPERAND_WORDS
-    mask_word = out_word + OPERAND_WORDS
+    inner, blocks, is_fused = table[INNER], table[BLOCKS], table[FLAGS] != 0
+    most = BUFFER // (BLOCK_STICKS * table[LANES])
     block, unit = begin(table, bases, counters, first, blocks), first
     while unit < last:
-        at = block * BLOCK_STICKS
-        if flags != 0:
-            # 0 where the result overlaps an operand other than stick by stick: staged then
-            if flags == tb.FUSE:
-                units = run_fused(table, counters, memory, block, last - unit)
-            else:
-                units = run_direct(table, constants, counters, word, scratch, block, last - unit)
-            if units > 0:
-                unit += units
-                block = follow(table, counters, (block + units - 1) % blocks, blocks)
-                continue
-        sticks = min(BLOCK_STICKS, inner - at)
-        n = sticks * lanes
-        for k in range(inputs):
-            operand = OPERAND + k * OPERAND_WORDS
-            pitch = table[operand + INNER_PITCH]
-            load_sticks(
-                half, word, counters[8 + k] + at * pitch, sticks, pitch,
-                table[operand + LANE], table[operand + FORMAT], lanes,
-                scratch[k * BUFFER : (k + 1) * BUFFER],
-            )  # fmt: skip
-        if masked != 0:
-            step = table[mask_word + INNER_PITCH]
-            coordinate = counters[8 + inputs + 1] + at * step
-            if masked == MASK_LANES:
-                mask_lanes(table, coordinate, step, sticks, lanes, scratch)
-            else:
-                mask_sticks(table, coordinate, step, sticks, lanes, scratch)
-        a = scratch[:n]
-        b = scratch[BUFFER : BUFFER + n]
-        out = scratch[5 * BUFFER : 5 * BUFFER + n]
-        if inputs == 1:
-            apply_unary(opcode, table[out_word + FORMAT] == FP32, a, out, constants)
-        elif inputs == 2:
-            apply_binary(opcode, a, b, out, constants)
-        else:
-            c = scratch[2 * BUFFER : 2 * BUFFER + n]
-            d = scratch[3 * BUFFER : 3 * BUFFER + n]
-            e = scratch[4 * BUFFER : 4 * BUFFER + n]
-            apply_many(opcode, a, b, c, d, e, out)
-        pitch = table[out_word + INNER_PITCH]
-        store_sticks(
-            half, word, counters[8 + inputs] + at * pitch, sticks, pitch,
-            table[out_word + FORMAT], out,
-        )  # fmt: skip
-        unit += 1
-        block = follow(table, counters, block, blocks)
+        # 0 where the result overlaps an operand other than stick by stick: staged then
+        units = np.int64(0)
+        if is_fused:
+            units = run_fused(table, counters, half.ctypes.data, block, last - unit)
+        if units == 0:
+            at, units = block * BLOCK_STICKS, min(most, blocks - block, last - unit)
+            sticks = min(units * BLOCK_STICKS, inner - at)
+            compute_block(table, constants, counters, half, word, scratch, at, sticks)
+        unit += units
+        block = follow(table, counters, (block + units - 1) % blocks, blocks)
 
 
 run = entry(elementwise)

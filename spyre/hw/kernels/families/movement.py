@@ -7,8 +7,13 @@ of up to BLOCK_STICKS sticks or one per lane; an index outside 0 .. MASK_END sto
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
+
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import begin, follow, load_sticks, store_sticks
+from spyre.hw.kernels.dl16_vectors import emit_narrow, emit_widen, make_choice, stick_loops
 from spyre.hw.kernels.intrinsics import transpose_tile
 from spyre.hw.kernels.jit import entry, kernel
 
@@ -23,44 +28,10 @@ WIDEN = tb.CONVERSIONS.index("widen")
 AT_A, AT_B, A_END = THIRD, FOURTH, tb.MASK_END
 B_PITCH, A_PITCH = tb.CONSTANT, tb.CONSTANT + 1
 """Bytes between consecutive b in the input, and between consecutive a in the output."""
+BOTH_STAGGERED = tb.HALF_STAGGERED | tb.WORD_STAGGERED
 
 
 # --- copies -----------------------------------------------------------------------------------
-
-
-@kernel
-def copy_run(half, source, target, sticks, source_pitch, target_pitch):
-    """Copy whole sticks; all arguments in bytes but ``sticks``."""
-    # bits of every format move as 16-bit elements
-    a, b = source >> 1, target >> 1
-    if source_pitch == 128 and target_pitch == 128:
-        x, y = half[a : a + sticks * 64], half[b : b + sticks * 64]
-        for i in range(x.size):
-            y[i] = x[i]
-        return
-    p, q = source_pitch >> 1, target_pitch >> 1
-    for s in range(sticks):
-        x, y = half[a + s * p : a + s * p + 64], half[b + s * q : b + s * q + 64]
-        for i in range(64):
-            y[i] = x[i]
-
-
-@kernel
-def spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes):
-    """Copy one element of each source stick to all lanes of the target stick."""
-    for s in range(sticks):
-        a = (source + s * source_pitch) >> 1
-        b = (target + s * target_pitch) >> 1
-        y = half[b : b + 64]
-        if lanes == 64:
-            value = half[a]
-            for i in range(64):
-                y[i] = value
-        else:
-            low, high = half[a], half[a + 1]
-            for i in range(32):
-                y[2 * i] = low
-                y[2 * i + 1] = high
 
 
 @kernel
@@ -92,12 +63,15 @@ def copying(table, bases, half, integers, counters, first, last):
     """Run units ``first`` .. ``last`` of a copy table; nonzero is 1 + the faulty index address."""
     inner, blocks, flags, lanes = table[INNER], table[BLOCKS], table[FLAGS], table[LANES]
     source_pitch, target_pitch = table[IN + INNER_PITCH], table[OUT + INNER_PITCH]
-    lane = table[IN + LANE]
+    lane, lane_bytes, kind = table[IN + LANE], np.int64(0), tb.COPY
+    if lane >= 0:
+        lane_bytes = lane * (2 if lanes == 64 else 4)
+        kind = tb.SPREAD_CODE if lanes == 64 else tb.SPREAD_WORD
     block = begin(table, bases, counters, first, blocks)
     for _ in range(first, last):
         at = block * BLOCK_STICKS
         sticks = min(BLOCK_STICKS, inner - at)
-        source = counters[8] + at * source_pitch
+        source = counters[8] + at * source_pitch + lane_bytes
         target = counters[9] + at * target_pitch
         index_at = counters[10] + at * table[INDEX + INNER_PITCH]
         if flags & tb.INDEX_PER_LANE:
@@ -111,11 +85,8 @@ def copying(table, bases, half, integers, counters, first, last):
                     return 1 + index_at
                 source += index * table[VALUE] if flags & tb.GATHER else 0
                 target += 0 if flags & tb.GATHER else index * table[VALUE]
-            if lane >= 0:
-                source += lane * (2 if lanes == 64 else 4)
-                spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes)
-            else:
-                copy_run(half, source, target, sticks, source_pitch, target_pitch)
+            places = half.ctypes.data + source, half.ctypes.data + target
+            stick_loops(kind, places, (source_pitch, target_pitch), sticks, 64)
         block = follow(table, counters, block, blocks)
     return 0
 
@@ -125,19 +96,10 @@ run_copy = entry(copying, reports_faults=True)
 
 # --- conversions ------------------------------------------------------------------------------
 
-
-@kernel
-def word_position(column):
-    """Place of logical column 0..63 in two DL16_TO_FP32 sticks (second stick from 32 on)."""
-    group, within = column // 8, column % 8
-    return (within // 4) * 32 + 4 * group + within % 4
-
-
-@kernel
-def half_position(column):
-    """Place of logical column 0..63 in one FP32_TO_DL16 stick."""
-    h, within = column // 32, column % 32
-    return 8 * (within // 4) + 4 * h + within % 4
+code_loops = make_choice(
+    {k: partial((emit_widen, emit_narrow)[k // 2], bool(k % 2)) for k in range(4)}
+)
+"""Sticks of DL16 codes to float32 and back, in registers. By fours: one side is staggered."""
 
 
 @kernel
@@ -152,11 +114,13 @@ def convert_group(table, half, word, source, target, buffer, ordered):
     staggered_in = flags & (tb.HALF_STAGGERED if widen else tb.WORD_STAGGERED)
     staggered_out = flags & (tb.WORD_STAGGERED if widen else tb.HALF_STAGGERED)
     for i in range(64):
+        # places of a logical column in two DL16_TO_FP32 sticks, and in an FP32_TO_DL16 stick
+        in_words, in_half = 32 * (i // 4 % 2) + 4 * (i // 8), 8 * (i // 4 % 8) + 4 * (i // 32)
         a, b = i, i
         if staggered_in != 0:
-            a = half_position(i) if widen else word_position(i)
+            a = (in_half if widen else in_words) + i % 4
         if staggered_out != 0:
-            b = word_position(i) if widen else half_position(i)
+            b = (in_words if widen else in_half) + i % 4
         ordered[b] = buffer[a]
     if widen:
         store_sticks(half, word, target, 2, second, FP32_FORMAT, ordered)
@@ -171,14 +135,23 @@ def converting(table, bases, half, word, counters, scratch, first, last):
     One 16-bit stick corresponds to two 32-bit ones. FLAGS tell which side is stored in its element
     arrangement (operations reference §6).
     """
-    inner = table[INNER]
-    at = begin(table, bases, counters, first, inner)
-    for _ in range(first, last):
-        convert_group(
-            table, half, word, counters[8] + at * table[IN + INNER_PITCH],
-            counters[9] + at * table[OUT + INNER_PITCH], scratch[:64], scratch[64:128],
-        )  # fmt: skip
-        at = follow(table, counters, at, inner)
+    inner, flags, second, widen = table[INNER], table[FLAGS], table[VALUE], table[OPCODE] == WIDEN
+    dx, dy = table[IN + INNER_PITCH], table[OUT + INNER_PITCH]
+    of_codes = table[(IN if widen else OUT) + FORMAT] == tb.DL16 and table[IN + LANE] < 0
+    at, unit = begin(table, bases, counters, first, inner), first
+    while unit < last:
+        source, target = counters[8] + at * dx, counters[9] + at * dy
+        x, y, groups = half.ctypes.data + source, half.ctypes.data + target, 1
+        if of_codes and flags < BOTH_STAGGERED:
+            groups, by_fours = min(inner - at, last - unit), np.int64(flags != 0)
+            if widen:
+                code_loops(by_fours, (x, y, y + second), (dx, dy, dy), groups, 64)
+            else:
+                code_loops(2 + by_fours, (x, x + second, y), (dx, dx, dy), groups, 64)
+        else:
+            convert_group(table, half, word, source, target, scratch[:64], scratch[64:128])
+        unit += groups
+        at = follow(table, counters, at + groups - 1, inner)
 
 
 run_convert = entry(converting)

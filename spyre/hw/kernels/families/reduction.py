@@ -513,9 +513,7 @@ def next_largest(table, half, word, source, last, last_at, best, best_at, stick)
         best[i] = F(-np.inf)
         best_at[i] = -1
     for r in range(table[COUNT]):
-        load_one(
-            half, word, source + r * table[STEP], WHOLE_STICK, table[IN + FORMAT], lanes, stick
-        )
+        load_one(half, word, source + r * table[STEP], WHOLE_STICK, table[IN + FORMAT], stick)
         for i in range(lanes):
             x = stick[i]
             if LOWEST_FIRST:

@@ -70,12 +70,12 @@ def windowing(table, bases, half, word, scratch, first, last):
             total[i] = OUTSIDE if opcode == MAX else F(0.0)
         for p in range(places):
             # offsets count bits, see `spyre.hw.plans.offset_tables`
-            load_one(half, word, x + (x_places[p] >> 3), WHOLE_STICK, x_code, lanes, value)
+            load_one(half, word, x + (x_places[p] >> 3), WHOLE_STICK, x_code, value)
             if opcode == CHANNEL:
-                load_one(half, word, w + (w_places[p] >> 3), w_lane, w_code, lanes, factor)
+                load_one(half, word, w + (w_places[p] >> 3), w_lane, w_code, factor)
             combine(opcode, value, factor, total)
         if opcode == MAP:
-            load_one(half, word, w, w_lane, w_code, lanes, factor)
+            load_one(half, word, w, w_lane, w_code, factor)
             for i in range(lanes):
                 total[i] *= factor[i]
         elif opcode == SUM:
