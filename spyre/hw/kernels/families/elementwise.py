@@ -337,23 +337,13 @@ def stage(table, counters, half, word, scratch, at, sticks):
     lanes, masked, staged = table[LANES], table[MASK] != tb.NO_MASK, 0
     for k in range(table[INPUTS]):
         operand = OPERAND + k * OPERAND_WORDS
-        pitch, lane, code = (
-            table[operand + INNER_PITCH],
-            table[operand + LANE],
-            table[operand + FORMAT],
-        )
-        if (
-            code == FP32
-            and lane == WHOLE_STICK
-            and pitch == STICK_BYTES
-            and not (masked and k == 0)
-        ):
+        pitch, lane = table[operand + INNER_PITCH], table[operand + LANE]
+        code, adjacent = table[operand + FORMAT], lane == WHOLE_STICK and pitch == STICK_BYTES
+        if code == FP32 and adjacent and not (masked and k == 0):
             continue
         staged |= 1 << k
-        buffer = scratch[k * BUFFER : k * BUFFER + sticks * lanes]
-        load_sticks(
-            half, word, counters[8 + k] + at * pitch, sticks, pitch, lane, code, lanes, buffer
-        )
+        first, buffer = counters[8 + k] + at * pitch, scratch[k * BUFFER : (k + 1) * BUFFER]
+        load_sticks(half, word, first, sticks, pitch, lane, code, lanes, buffer)
     return staged
 
 
@@ -384,7 +374,8 @@ def compute_block(table, constants, counters, half, word, scratch, at, sticks):
     for k in range(inputs):
         x = numbers(k, staged, counters, at, half, scratch, n)
         in_place = in_place and abs(x.ctypes.data - z) >= 4 * n
-    out = carray(pointer_f32(z if in_place else scratch.ctypes.data + 20 * BUFFER), n)
+    # the result's buffer is behind those of five inputs
+    out = carray(pointer_f32(z if in_place else scratch.ctypes.data + 4 * 5 * BUFFER), n)
     a = numbers(0, staged, counters, at, half, scratch, n)
     b = numbers(1, staged, counters, at, half, scratch, n)
     if inputs == 1:
@@ -407,11 +398,10 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
     most = BUFFER // (BLOCK_STICKS * table[LANES])
     block, unit = begin(table, bases, counters, first, blocks), first
     while unit < last:
-        # 0 where the result overlaps an operand other than stick by stick: staged then
         units = np.int64(0)
         if is_fused:
             units = run_fused(table, counters, half.ctypes.data, block, last - unit)
-        if units == 0:
+        if units == 0:  # also where the result overlaps an operand other than stick by stick
             at, units = block * BLOCK_STICKS, min(most, blocks - block, last - unit)
             sticks = min(units * BLOCK_STICKS, inner - at)
             compute_block(table, constants, counters, half, word, scratch, at, sticks)
