@@ -336,21 +336,24 @@ def stick_loops(
         y[...] = x.copy() if kind == tb.COPY else x[0]
 
 
-def decode_codes(operands: Sequence[int], count: int, decode: Any = decode_dl16) -> None:
-    """target[i] = float32 of source[i]."""
-    source, target = operands
-    carray((target, "<f4"), count)[:] = decode(carray((source, "<u2"), count))
+def decode_runs(
+    code: int, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
+) -> None:
+    """target[i] = float32 of source[i], of runs of elements; operands source, target."""
+    (source, target), (step, target_step) = operands, pitches
+    decode = decode_half if code == tb.HALF else decode_dl16
+    values = decode(_rows(source, runs, step, count, "<u2"))
+    _rows(target, runs, target_step, count, "<f4")[...] = values
 
 
-def decode_halves(operands: Sequence[int], count: int) -> None:
-    """See `decode_codes`; of binary16."""
-    decode_codes(operands, count, decode_half)
-
-
-def encode_codes(operands: Sequence[int], count: int) -> None:
-    """target[i] = code of the float32 source[i]."""
-    source, target = operands
-    carray((target, "<u2"), count)[:] = encode_dl16(carray((source, "<f4"), count))
+def encode_runs(
+    code: int, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
+) -> None:
+    """target[i] = code of the float32 source[i]; see `decode_runs`."""
+    (source, target), (step, target_step) = operands, pitches
+    encode = encode_half if code == tb.HALF else encode_dl16
+    codes = encode(_rows(source, runs, step, count, "<f4"))
+    _rows(target, runs, target_step, count, "<u2")[...] = codes
 
 
 def add_four(operands: Sequence[int], count: int) -> None:
@@ -399,17 +402,15 @@ def smallest_lane(operands: Sequence[int], count: int) -> None:
     _combine_lanes(minimum_number, operands, count)
 
 
-def row_product(operands: Sequence[int], count: int, decode: Any = decode_dl16) -> None:
+def row_products(
+    code: int, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
+) -> None:
     """c[j] += a[k] · b[k, j] of a stick of columns; operands a, codes b, bytes between rows, c."""
     factors, rows, pitch_bytes, sums = operands
-    codes = _rows(rows, count, pitch_bytes, STICK, "<u2")
-    left, total = _rows(factors, 1, 0, count, "<f4"), _rows(sums, 1, 0, STICK, "<f4")
-    _multiply(left, decode(codes), total)
-
-
-def half_row_product(operands: Sequence[int], count: int) -> None:
-    """See `row_product`; b is binary16."""
-    row_product(operands, count, decode_half)
+    left = _rows(factors, runs, pitches[0], count, "<f4")
+    decode = decode_half if code == tb.HALF else decode_dl16
+    right = decode(_rows(rows, count, pitch_bytes, STICK, "<u2"))
+    _multiply(left, right, _rows(sums, runs, pitches[3], STICK, "<f4"))
 
 
 # --- matrix products --------------------------------------------------------------------------

@@ -9,14 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.dl16_vectors import decode_codes, decode_halves, encode_codes, stick_loops
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-    decode_dl16,
-    decode_half,
-    encode_dl16_as,
-    encode_half,
-)
+from spyre.hw.kernels.dl16_vectors import decode_runs, encode_runs, stick_loops
+from spyre.hw.kernels.intrinsics import bits_float, decode_dl16, decode_half, encode_dl16_as
 from spyre.hw.kernels.jit import kernel
 
 BASE, TENSOR, PITCH, EXTENT = tb.BASE, tb.TENSOR, tb.PITCH, tb.EXTENT
@@ -25,25 +19,6 @@ RANK, OPERANDS = tb.RANK, tb.OPERANDS
 MASK_BITS, MASK_START, MASK_END = tb.MASK_BITS, tb.MASK_START, tb.MASK_END
 HALF_FORMAT, FP32_FORMAT, DL16_FORMAT = tb.HALF, tb.FP32, tb.DL16
 ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE
-
-
-@kernel
-def decode_run(source, code, target, count):
-    """``count`` 16-bit elements at host address ``source`` to floats at ``target``."""
-    if code == HALF_FORMAT:
-        decode_halves((source, target), count)
-    else:
-        decode_codes((source, target), count)
-
-
-@kernel
-def _load_short(half, address, code, sticks, pitch, buffer):
-    source, target = half.ctypes.data + address, buffer.ctypes.data
-    if pitch == 128:
-        decode_run(source, code, target, sticks * 64)
-        return
-    for s in range(sticks):
-        decode_run(source + s * pitch, code, target + s * 256, 64)
 
 
 @kernel
@@ -70,7 +45,8 @@ def _load(half, word, address, sticks, pitch, lane, code, buffer):
             value = _lane_value(half, address + s * pitch, lane, code)
             fill(buffer[s * 64 : s * 64 + 64], value)
     else:
-        _load_short(half, address, code, sticks, pitch, buffer)
+        places = half.ctypes.data + address, buffer.ctypes.data
+        decode_runs(code, places, (pitch, 256), sticks, 64)
 
 
 @kernel
@@ -96,29 +72,15 @@ def load_one(half, word, address, lane, code, buffer):
 
 
 @kernel
-def _store_dl16(half, address, sticks, pitch, buffer):
-    source, target = buffer.ctypes.data, half.ctypes.data + address
-    if pitch == 128:
-        encode_codes((source, target), sticks * 64)
-        return
-    for s in range(sticks):
-        encode_codes((source + s * 256, target + s * pitch), 64)
-
-
-@kernel
-def _store_short(half, address, sticks, pitch, code, buffer):
-    """Binary16, or DL16 with another rounding than ties away."""
+def _store_rounded(half, address, sticks, pitch, code, buffer):
+    """DL16 with another rounding than ties away."""
     add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
     for s in range(sticks):
         at = (address + s * pitch) >> 1
         target = half[at : at + 64]
         source = buffer[s * 64 : s * 64 + 64]
-        if code == HALF_FORMAT:
-            for i in range(64):
-                target[i] = encode_half(source[i])
-        else:
-            for i in range(64):
-                target[i] = encode_dl16_as(source[i], add, odd, LARGEST_CODE)
+        for i in range(64):
+            target[i] = encode_dl16_as(source[i], add, odd, LARGEST_CODE)
 
 
 @kernel
@@ -127,10 +89,11 @@ def store_sticks(half, word, address, sticks, pitch, code, buffer):
     if code == FP32_FORMAT:
         places = buffer.ctypes.data, word.ctypes.data + address
         stick_loops(tb.COPY, places, (128, pitch), sticks, 32)
-    elif code == DL16_FORMAT:
-        _store_dl16(half, address, sticks, pitch, buffer)
+    elif code == DL16_FORMAT or code == HALF_FORMAT:
+        places = buffer.ctypes.data, half.ctypes.data + address
+        encode_runs(code, places, (256, pitch), sticks, 64)
     else:
-        _store_short(half, address, sticks, pitch, code, buffer)
+        _store_rounded(half, address, sticks, pitch, code, buffer)
 
 
 @kernel

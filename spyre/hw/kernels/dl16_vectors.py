@@ -29,6 +29,7 @@ from spyre.hw.kernels.intrinsics import (
     LANES,
     counted_loop,
     decoded_half,
+    encoded_half,
     has_feature,
     number_extreme,
 )
@@ -236,7 +237,12 @@ class HalfVectors(CodeVectors):
         orders = [range(start, start + half) for start in (0, half)]
         return [decoded_half(self.b, self.shuffle(codes, codes, order)) for order in orders]
 
-    decoded_in_order = decoded
+    def encoded(self, first: Any, second: Any) -> Any:
+        """Codes of float32, to nearest, ties to even."""
+        low, high = (encoded_half(self.b, values) for values in (first, second))
+        return self.shuffle(low, high, range(self.codes))
+
+    decoded_in_order, encoded_in_order = decoded, encoded
 
     def alternating(self, first: Any, second: Any) -> list[Any]:
         """Both vectors, which are in the order of :meth:`decoded`."""
@@ -279,10 +285,10 @@ def make(
 
 
 def make_choice(
-    emits: Mapping[int, Emit], codes: int = HOST_CODES, pack: str | None = HOST_PACK
+    emits: Mapping[Any, Emit], codes: int = HOST_CODES, pack: str | None = HOST_PACK
 ) -> Any:
     """The intrinsic of several loops: ``loop(number, operands, pitches, runs, count)`` runs the one
-    of that number; for an unknown number it does nothing.
+    of that number; for any other number that of None, or it does nothing.
     """
 
     @intrinsic
@@ -290,11 +296,12 @@ def make_choice(
         def codegen(context, builder, signature, args):
             emitter = CodeVectors(builder, codes, pack)
             done = builder.append_basic_block("chosen_done")
-            switch = builder.switch(args[0], done)
+            blocks = {key: builder.append_basic_block("chosen") for key in emits}
+            switch = builder.switch(args[0], blocks.get(None, done))
             for key, emit in emits.items():
-                block = builder.append_basic_block("chosen")
-                switch.add_case(ir.Constant(I64, key), block)
-                builder.position_at_end(block)
+                if key is not None:
+                    switch.add_case(ir.Constant(I64, key), blocks[key])
+                builder.position_at_end(blocks[key])
                 _emit_runs(emitter, emit, *args[1:])
                 builder.branch(done)
             builder.position_at_end(done)
@@ -638,6 +645,10 @@ def emit_row_product(codes: CodeVectors, operands: Sequence[Any], count: Any) ->
             codes.store(value, at, _FLOAT_BYTES)
 
 
+def _of_halves(emit: Emit, codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    emit(HalfVectors(codes.b, codes.codes, None), operands, count)
+
+
 OPERATIONS: dict[str, Operation] = {
     "add": partial(arithmetic, "fadd"),
     "subtract": partial(arithmetic, "fsub"),
@@ -658,10 +669,12 @@ stick_loops = make_choice(
         tb.SPREAD_WORD: partial(emit_spread, "float"),
     }
 )
-decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)
-row_product = make(emit_row_product)
-decode_halves = make(emit_decode, vectors=HalfVectors)
-half_row_product = make(emit_row_product, vectors=HalfVectors)
+decode_runs, encode_runs, row_products = (
+    make_choice({None: emit, tb.HALF: partial(_of_halves, emit)})
+    for emit in (emit_decode, emit_encode, emit_row_product)
+)
+"""Loops by the FORMAT value of the 16-bit operand: binary16 or one of DL16."""
+add_four = make(emit_add_four)
 largest_of_four = make(partial(emit_extreme_four, ">"))
 smallest_of_four = make(partial(emit_extreme_four, "<"))
 add_lanes = make(partial(emit_combine_lanes, lambda b, upper, lower: b.fadd(lower, upper)))

@@ -153,16 +153,12 @@ def encode_dl16(typing_context, value):
 @intrinsic
 def decode_half(typing_context, code):
     """IEEE binary16 bits (uint16) → float32, exact."""
-
-    def codegen(context, b, signature, args):
-        return decoded_half(b, args[0])
-
-    return types.float32(types.uint16), codegen
+    return types.float32(types.uint16), lambda c, b, s, a: decoded_half(b, a[0])
 
 
-def decoded_half(b: Any, code: Any) -> Any:
-    """float32 of binary16 bits, of one number or of a vector of them, as vcvtph2ps gives it."""
-    count = getattr(code.type, "count", 0)
+def _constants(value: Any) -> tuple[Callable[[Any], Any], Callable[[Any, float], Any]]:
+    """The type and the constant of a type for a number, or for each lane of a vector."""
+    count = getattr(value.type, "count", 0)
 
     def each(kind: Any) -> Any:
         return ir.VectorType(kind, count) if count else kind
@@ -170,6 +166,12 @@ def decoded_half(b: Any, code: Any) -> Any:
     def constant(kind: Any, value: float) -> Any:
         return ir.Constant(each(kind), [ir.Constant(kind, value)] * count if count else value)
 
+    return each, constant
+
+
+def decoded_half(b: Any, code: Any) -> Any:
+    """float32 of binary16 bits, of one number or of a vector of them, as vcvtph2ps gives it."""
+    each, constant = _constants(code)
     if _HALF_INSTRUCTIONS:
         return b.fpext(b.bitcast(code, each(ir.HalfType())), each(F32))
     infinity, bits = constant(I32, _HALF_INF), b.zext(code, each(I32))
@@ -188,31 +190,34 @@ def decoded_half(b: Any, code: Any) -> Any:
 @intrinsic
 def encode_half(typing_context, value):
     """float32 → IEEE binary16 bits, nearest even."""
-
-    def codegen(context, b, signature, args):
-        if _HALF_INSTRUCTIONS:
-            return b.bitcast(b.fptrunc(args[0], ir.HalfType()), I16)
-        return _encoded_half(b, args[0])
-
-    return types.uint16(types.float32), codegen
+    return types.uint16(types.float32), lambda c, b, s, a: encoded_half(b, a[0])
 
 
-def _encoded_half(b: Any, value: Any) -> Any:
-    """What vcvtps2ph gives, rounding to nearest even."""
-    bits = b.bitcast(value, I32)
-    sign = b.and_(b.lshr(bits, _i32(16)), _i32(0x8000))
-    magnitude = b.and_(bits, _i32(0x7FFFFFFF))
-    odd = b.and_(b.lshr(magnitude, _i32(13)), _i32(1))
-    moved = b.add(b.add(magnitude, odd), _i32(0xFFF - (112 << 23)))
-    normal = b.lshr(moved, _i32(13))
+def encoded_half(b: Any, value: Any) -> Any:
+    """binary16 bits of a float32 number or of a vector of them, as vcvtps2ph gives them, rounding
+    to nearest even.
+    """
+    each, constant = _constants(value)
+    if _HALF_INSTRUCTIONS:
+        return b.bitcast(b.fptrunc(value, each(ir.HalfType())), each(I16))
+
+    def words(number: int) -> Any:
+        return constant(I32, number)
+
+    bits = b.bitcast(value, each(I32))
+    sign = b.and_(b.lshr(bits, words(16)), words(0x8000))
+    magnitude = b.and_(bits, words(0x7FFFFFFF))
+    odd = b.and_(b.lshr(magnitude, words(13)), words(1))
+    moved = b.add(b.add(magnitude, odd), words(0xFFF - (112 << 23)))
+    normal = b.lshr(moved, words(13))
     # 0.5 has a last place of 2^-24, that of subnormal halves: the sum is rounded to it
-    rounded = b.fadd(b.bitcast(magnitude, F32), ir.Constant(F32, 0.5))
-    tiny = b.sub(b.bitcast(rounded, I32), _i32(0x3F000000))
-    code = b.select(b.icmp_signed("<", magnitude, _i32(113 << 23)), tiny, normal)
-    code = b.select(b.icmp_signed(">=", magnitude, _i32(143 << 23)), _i32(0x7C00), code)
-    nan = b.or_(b.and_(b.lshr(magnitude, _i32(13)), _i32(0x3FF)), _i32(0x7E00))
-    code = b.select(b.icmp_signed(">", magnitude, _i32(_F32_INF)), nan, code)
-    return b.trunc(b.or_(code, sign), I16)
+    rounded = b.fadd(b.bitcast(magnitude, each(F32)), constant(F32, 0.5))
+    tiny = b.sub(b.bitcast(rounded, each(I32)), words(0x3F000000))
+    code = b.select(b.icmp_signed("<", magnitude, words(113 << 23)), tiny, normal)
+    code = b.select(b.icmp_signed(">=", magnitude, words(143 << 23)), words(0x7C00), code)
+    nan = b.or_(b.and_(b.lshr(magnitude, words(13)), words(0x3FF)), words(0x7E00))
+    code = b.select(b.icmp_signed(">", magnitude, words(_F32_INF)), nan, code)
+    return b.trunc(b.or_(code, sign), each(I16))
 
 
 @intrinsic

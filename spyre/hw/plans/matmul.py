@@ -38,8 +38,12 @@ from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_
 
 STICK = 64
 _A, _B, _C = 0, 1, 2
-_MANY_ROWS = 192
-"""Rows that make another unit worthwhile when columns are too few to keep all threads busy."""
+_MOST_ROWS = 768
+"""Rows of a unit at most: its sums take 768 KiB."""
+_FEWEST_ROWS = 64
+"""Rows that are worth packing B once more."""
+_PACKED_AS_ROWS = 10
+"""Host time to pack B for a unit, as that of so many rows."""
 _DECODE_NS = 0.15
 """Rough host time to read and decode an element of B, which matters where few rows use it."""
 _CHUNK_COST = 20
@@ -157,14 +161,23 @@ def _write_axes(row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple
         word += 1 + len(operands)
 
 
+def _row_block(context: PlanContext, rows: int, units: int) -> int:
+    """Return the rows of a unit for which all threads end first, where all rows together would make
+    ``units`` units.
+    """
+    fewest = -(-rows // _MOST_ROWS)
+    most = max(fewest, min(fewest + context.threads, -(-rows // _FEWEST_ROWS)))
+
+    def cost(blocks: int) -> int:
+        return -(-units * blocks // context.threads) * (-(-rows // blocks) + _PACKED_AS_ROWS)
+
+    return -(-rows // min(range(fewest, most + 1), key=cost))
+
+
 def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
     batches, rows, columns, depth = counts
     column_blocks = -(-columns // tb.COLUMN_BLOCK)
-    wanted = 2 * context.threads
-    row_blocks = 1
-    if batches * column_blocks < wanted and rows > _MANY_ROWS:
-        row_blocks = min(-(-wanted // (batches * column_blocks)), rows // _MANY_ROWS + 1)
-    row_block = min(-(-rows // row_blocks), _MOST_ROWS)
+    row_block = _row_block(context, rows, batches * column_blocks)
     row_blocks = -(-rows // row_block)
     words = row.words
     words[tb.ROW_COUNT], words[tb.COLUMN_COUNT], words[tb.REDUCED_COUNT] = rows, columns, depth
@@ -258,9 +271,6 @@ def check_stick(context: PlanContext, access: TensorAccess, rule: list[tuple[str
 def _shown(stick: list[tuple[str, int]]) -> str:
     return ", ".join(f"{size} of {dim}" for dim, size in stick) + " (innermost first)"
 
-
-_MOST_ROWS = 768
-"""Rows of one unit at most: its sums take 768 KiB."""
 
 _Lines = tuple[list[Int64Array], list[Int64Array], list[Int64Array], list[Int64Array]]
 """Offset vectors of one table, outermost first: of batches, rows, columns and reduced dims."""
@@ -382,9 +392,7 @@ def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Arra
 def _write_counts(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
     batches, rows, columns, depth = counts
     column_blocks = -(-columns // tb.PACKED_COLUMN_BLOCK)
-    wanted = -(-2 * context.threads // (batches * column_blocks))
-    blocks = max(-(-rows // _MOST_ROWS), min(wanted, -(-rows // 64)))
-    row_block = -(-rows // blocks)
+    row_block = _row_block(context, rows, batches * column_blocks)
     row_blocks = -(-rows // row_block)
     row.words[tb.COUNTS : tb.COUNTS + 7] = *counts, row_block, row_blocks, column_blocks
     row.header(

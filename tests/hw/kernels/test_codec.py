@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16, encode_ieee_half
 from spyre.hw.kernels import intrinsics, vector_math as vm
-from spyre.hw.kernels.dl16_vectors import HalfVectors, emit_decode, make
+from spyre.hw.kernels.dl16_vectors import HalfVectors, emit_decode, emit_encode, make
 
 Array = npt.NDArray[Any]
 F = np.float32
@@ -110,30 +110,39 @@ def _half_by_integers(typing_context, code):
 
 @intrinsic
 def _to_half_by_integers(typing_context, value):
-    return numba.uint16(numba.float32), lambda c, b, s, a: intrinsics._encoded_half(b, a[0])
+    return numba.uint16(numba.float32), lambda c, b, s, a: intrinsics.encoded_half(b, a[0])
 
 
-_halves_by_integers = make(emit_decode, vectors=HalfVectors)
+_decode_by_integers, _encode_by_integers = (
+    make(emit, vectors=HalfVectors) for emit in (emit_decode, emit_encode)
+)
 
 
 @numba.njit
 def _decode_vectors(operands, count):
-    _halves_by_integers(operands, count)
+    _decode_by_integers(operands, count)
+
+
+@numba.njit
+def _encode_vectors(operands, count):
+    _encode_by_integers(operands, count)
 
 
 def test_halves_without_instructions_for_them(monkeypatch):
-    """The bits of the instructions, NaN included."""
-    expected, vectors = apply(intrinsics.decode_half, CODES), np.empty(CODES.size, np.float32)
-    monkeypatch.setattr(intrinsics, "_HALF_INSTRUCTIONS", False)
-    _decode_vectors((CODES.ctypes.data, vectors.ctypes.data), CODES.size)
-    for found in (apply(_half_by_integers, CODES), vectors):
-        assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
-    monkeypatch.undo()
+    """The bits of the instructions, NaN included, for one number and for vectors."""
     values = float_patterns()
-    found, expected = (
-        apply(f, values, np.uint16) for f in (_to_half_by_integers, intrinsics.encode_half)
-    )
-    assert np.array_equal(found, expected)
+    values = np.resize(values, -(-values.size // 64) * 64)
+    cases: list[tuple[Array, Any, Any, Any, Any]] = [
+        (CODES, np.float32, intrinsics.decode_half, _half_by_integers, _decode_vectors),
+        (values, np.uint16, intrinsics.encode_half, _to_half_by_integers, _encode_vectors),
+    ]
+    expected = [apply(function, given, kind) for given, kind, function, _, _ in cases]
+    monkeypatch.setattr(intrinsics, "_HALF_INSTRUCTIONS", False)
+    for (given, kind, _, single, loop), wanted in zip(cases, expected, strict=True):
+        vectors = np.empty(given.size, kind)
+        loop((given.ctypes.data, vectors.ctypes.data), given.size)
+        for found in (apply(single, given, kind), vectors):
+            assert np.array_equal(found.view(np.uint16), wanted.view(np.uint16))
 
 
 def test_order_keys_compare_as_numbers():

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.blocks import decode_run, fill, store_sticks
-from spyre.hw.kernels.dl16_vectors import half_row_product, row_product
+from spyre.hw.kernels.blocks import fill, store_sticks
+from spyre.hw.kernels.dl16_vectors import decode_runs, row_products
 from spyre.hw.kernels.intrinsics import (
     add_product_rounded,
     add_rounded,
@@ -64,11 +64,10 @@ def axis_offsets(table, first_word, member, offsets):
 @kernel
 def pack_b_rows(half, address, row_pitch, code, panels, k_at):
     """Decode 64 rows of one B stick into panels of WIDTH columns, rows from ``k_at`` on."""
-    memory, first = half.ctypes.data + address, panels.ctypes.data + 4 * k_at * WIDTH
-    for r in range(64):
-        for p in range(PANELS):
-            source = memory + r * row_pitch + 2 * p * WIDTH
-            decode_run(source, code, first + 4 * (p * K_BLOCK + r) * WIDTH, WIDTH)
+    source, target = half.ctypes.data + address, panels.ctypes.data + 4 * k_at * WIDTH
+    for p in range(PANELS):
+        places = source + 2 * p * WIDTH, target + 4 * p * K_BLOCK * WIDTH
+        decode_runs(code, places, (row_pitch, 4 * WIDTH), 64, WIDTH)
 
 
 @kernel
@@ -126,12 +125,20 @@ def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_sti
 @kernel
 def store_rows(half, word, code, base, offsets, source, start, rows):
     """Encode ``rows`` rows of one C stick, of float32 of two neighbours; ``source`` holds them from
-    float ``start`` on.
+    float ``start`` on. Rows that are equally far apart are encoded at once.
     """
     sticks = 2 if code == FP32_FORMAT else 1
-    for m in range(rows):
-        values = source[start + m * 64 : start + m * 64 + 64]
-        store_sticks(half, word, base + offsets[m], sticks, 128, code, values)
+    m = 0
+    while m < rows:
+        pitch = offsets[m + 1] - offsets[m] if sticks == 1 and m + 1 < rows else 128 * sticks
+        end = m + 1
+        while end < rows and offsets[end] - offsets[end - 1] == pitch:
+            end += 1
+        values = source[start + m * 64 : start + end * 64]
+        store_sticks(
+            half, word, base + offsets[m], (end - m) * sticks, pitch // sticks, code, values
+        )
+        m = end
 
 
 @kernel
@@ -141,7 +148,7 @@ def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):
         source = half.ctypes.data + base + row_offsets[m]
         target = buffer.ctypes.data + 4 * m * A_ROW_FLOATS
         for ks in range(k_offsets.size):
-            decode_run(source + k_offsets[ks], code, target + 256 * ks, 64)
+            decode_runs(code, (source + k_offsets[ks], target + 256 * ks), (0, 0), 1, 64)
     # the short microkernel always takes SHORT rows
     for m in range(rows, rows + SHORT - 1):
         start = m * A_ROW_FLOATS
@@ -198,17 +205,13 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
     for d in range(a_depth.size):
         for m in range(rows):
             source = memory + a_base + a_rows[m] + a_depth[d]
-            decode_run(source, table[A + FORMAT], factors.ctypes.data + 256 * m, 64)
+            places = source, factors.ctypes.data + 256 * m
+            decode_runs(table[A + FORMAT], places, (0, 0), 1, 64)
         for n in range(sticks):
             b = memory + b_base + b_columns[n] + b_depth[d]
-            for m in range(rows):
-                c = sums.ctypes.data + 4 * (n * rows + m) * 64
-                a = factors.ctypes.data + 4 * m * 64
-                operands = a, b, table[B_ROW_PITCH], c
-                if table[B + FORMAT] == HALF_FORMAT:
-                    half_row_product(operands, 64)
-                else:
-                    row_product(operands, 64)
+            c = sums.ctypes.data + 256 * n * rows
+            operands = factors.ctypes.data, b, table[B_ROW_PITCH], c
+            row_products(table[B + FORMAT], operands, (256, 0, 0, 256), rows, 64)
 
 
 @kernel
@@ -311,12 +314,11 @@ def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core,
     fill(core, F(0.0))
     fill(total, F(0.0))
     for d in range(a_depth.size):
-        for k in range(STICK):
-            source = memory + b_base + b_depth[d] + k * table[B_ROW_PITCH]
-            decode_run(source, b_code, b.ctypes.data + 4 * k * STICK, STICK)
+        source = memory + b_base + b_depth[d]
+        decode_runs(b_code, (source, b.ctypes.data), (table[B_ROW_PITCH], 256), STICK, STICK)
         for m in range(a_rows.size):
             source = memory + a_base + a_rows[m] + a_depth[d]
-            decode_run(source, a_code, a.ctypes.data, STICK)
+            decode_runs(a_code, (source, a.ctypes.data), (0, 0), 1, STICK)
             multiply_stick(a, b, chunk, add, odd)
             join(chunk, core[m * STICK : (m + 1) * STICK], add, odd)
         if (d + 1) % table[CORE_DEPTH] == 0:
