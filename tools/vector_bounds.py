@@ -34,6 +34,7 @@ from spyre.hw.kernels.dl16_functions import (
 )
 from spyre.hw.kernels.dl16_vectors import HOST_CODES, IN_STEP
 from spyre.hw.kernels.intrinsics import LANES
+from spyre.hw.spec import STICK_BYTES
 
 CODES = IN_STEP * HOST_CODES
 """Codes per iteration."""
@@ -91,13 +92,13 @@ class Counts:
 
 def compiled(operation: Any, operands: int) -> Loop:
     """Compile the loop of an operation over addresses of operands and, last, the result."""
-    loop = dl16_vectors.make(partial(dl16_vectors.emit_elementwise, operation))
+    loop = dl16_vectors.make(partial(dl16_vectors.emit_elementwise, 0, operation))
 
     def over_one(x: int, z: int, count: int) -> None:
-        loop((x, z), count)
+        loop((x, z, STICK_BYTES, STICK_BYTES), count // (STICK_BYTES // 2))
 
     def over_two(x: int, y: int, z: int, count: int) -> None:
-        loop((x, y, z), count)
+        loop((x, y, z, STICK_BYTES, STICK_BYTES, STICK_BYTES), count // (STICK_BYTES // 2))
 
     chosen = over_one if operands == 1 else over_two
     signature = numba.void(*[numba.int64] * (operands + 2))

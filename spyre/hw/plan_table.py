@@ -128,10 +128,7 @@ KERNELS = {
 KERNEL_NAMES = tuple(KERNELS)
 
 FUSE = 1
-"""Elementwise FLAGS: an operation with a code form, on unmasked DL16 sticks that are neighbours: no
-staging."""
-FUSE_STICKS = 2
-"""Elementwise FLAGS: as FUSE, stick by stick: with gaps, or one value per stick of an operand."""
+"""Elementwise FLAGS: an operation with a code form, on unmasked DL16: no staging."""
 
 REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2", "scaled_sum")
 REDUCE_LANES = 1

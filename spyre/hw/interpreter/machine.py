@@ -273,23 +273,23 @@ CODE_OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def emit_stick(
+def emit_elementwise(
     lanes: int, operation: Any, operands: Sequence[int], pitches: Sequence[int], *extents: int
 ) -> None:
-    """z[i] = op(x[i], ...) on codes, in runs; operand k is one code per run if ``lanes`` has bit k.
-    ``extents``: runs, codes of a run.
+    """z[i] = op(x[i], ...) on codes, in runs; operand k is one code per stick if ``lanes`` has bit
+    k. Operands: all addresses, then of each the bytes from stick to stick. ``extents``: runs,
+    sticks of a run.
     """
-    runs, count = extents
-    *inputs, z = (_rows(a, runs, p, count, "<u2") for a, p in zip(operands, pitches, strict=True))
+    half, shape = len(operands) // 2, (*map(int, extents), STICK)
+    *inputs, z = (
+        as_strided(carray((address, "<u2"), 1), shape, (int(step), int(pitch), 2))
+        for address, pitch, step in zip(
+            operands[:half], operands[half:], pitches[:half], strict=True
+        )
+    )
     for k, x in enumerate(inputs):
-        if lanes >> k & 1:
-            inputs[k] = np.repeat(x[:, :1], count, axis=1)
+        inputs[k] = np.broadcast_to(x[..., :1], shape) if lanes >> k & 1 else x
     z[...] = operation(*inputs)
-
-
-def emit_elementwise(*given: Any) -> None:
-    """`emit_stick` of whole sticks, any number of them in a run."""
-    emit_stick(0, *given)
 
 
 def _groups(place: tuple[int, int], runs: int, count: int, code: str, group: int) -> Array:

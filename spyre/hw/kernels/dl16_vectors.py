@@ -366,19 +366,20 @@ def _each(operation: Callable[..., Any]) -> Operation:
 
 
 def arithmetic(name: str, codes: CodeVectors, left: Any, right: Any) -> list[Any]:
-    """x op y of vectors of codes; ``name``: LLVM's. One vector as all of ``right`` is one number.
+    """x op y of vectors of codes; ``name``: LLVM's. A vector that is several times in ``right`` is
+    one number.
 
     A quotient by one number is a product with its reciprocal: the quotient of significands of ten
     bits is at least 2^-21 of it away from where the code changes, the product 2^-23 from the
     quotient.
     """
-    b, divisors = codes.b, [codes.decoded(y) for y in right]
-    if name == "fdiv" and all(y is right[0] for y in right):
+    b, divisors = codes.b, {id(y): codes.decoded(y) for y in right}
+    if name == "fdiv" and len(divisors) < len(right):
         ones = ir.Constant(codes.float, [ir.Constant(F32, 1.0)] * (codes.codes // 2))
-        name, divisors = "fmul", [[b.fdiv(ones, divisors[0][0])] * 2] * len(right)
+        name, divisors = "fmul", {y: [b.fdiv(ones, x[0])] * 2 for y, x in divisors.items()}
     found = []
-    for x, values in zip(left, divisors, strict=True):
-        pairs = zip(codes.decoded(x), values, strict=True)
+    for x, y in zip(left, right, strict=True):
+        pairs = zip(codes.decoded(x), divisors[id(y)], strict=True)
         found.append(codes.encoded(*[getattr(b, name)(p, q) for p, q in pairs]))
     return found
 
@@ -425,41 +426,41 @@ def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
 
 
 def emit_elementwise(
-    operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
-) -> None:
-    """z[i] = op(x[i], ...) on codes, `IN_STEP` vectors at a time."""
-    *inputs, z = operands
-    step = max(IN_STEP * codes.codes, _STICK)
-
-    def body(element: Any) -> None:
-        b = codes.b
-        places = []
-        for stick in range(0, step, _STICK):
-            first = b.add(element, ir.Constant(I64, stick))
-            if stick:  # the last stick of an odd number of them is computed twice
-                first = b.select(b.icmp_signed("<", first, count), first, element)
-            places += [b.add(first, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
-        columns = [[_load(codes, x, place) for place in places] for x in inputs]
-        for value, place in zip(operation(codes, *columns), places, strict=True):
-            _store(codes, value, z, place)
-
-    _repeat(codes, count, step, body)
-
-
-def emit_stick(
     lanes: int, operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
 ) -> None:
-    """z[i] = op(x[i], ...) on one stick of codes; operand k is one code if ``lanes`` has bit k."""
-    *inputs, z = operands
+    """z[i] = op(x[i], ...) on ``count`` sticks of codes, `IN_STEP` vectors at a time; operand k is
+    one code per stick if ``lanes`` has bit k. Operands: all addresses, then of each the bytes from
+    stick to stick.
+    """
+    b, half = codes.b, len(operands) // 2
     places = [ir.Constant(I64, k) for k in range(0, _STICK, codes.codes)]
-    columns = [
-        [codes.splat(x, codes.short)] * len(places)
-        if lanes >> k & 1
-        else [_load(codes, x, place) for place in places]
-        for k, x in enumerate(inputs)
-    ]
-    for value, place in zip(operation(codes, *columns), places, strict=True):
-        _store(codes, value, z, place)
+    step = max(IN_STEP * codes.codes // _STICK, 1)
+
+    def body(stick: Any) -> None:
+        rows = []
+        for k in range(step):
+            index = b.add(stick, ir.Constant(I64, k))
+            if k:  # the last stick of an odd number of them is computed twice
+                index = b.select(b.icmp_signed("<", index, count), index, stick)
+            pairs = zip(operands[:half], operands[half:], strict=True)
+            rows.append([b.add(address, b.mul(index, pitch)) for address, pitch in pairs])
+        columns = [
+            [
+                value
+                for row in rows
+                for value in (
+                    [codes.splat(row[k], codes.short)] * len(places)
+                    if lanes >> k & 1
+                    else [_load(codes, row[k], place) for place in places]
+                )
+            ]
+            for k in range(half - 1)
+        ]
+        targets = [(row[-1], place) for row in rows for place in places]
+        for value, target in zip(operation(codes, *columns), targets, strict=True):
+            _store(codes, value, *target)
+
+    _repeat(codes, count, step, body)
 
 
 def emit_decode(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:

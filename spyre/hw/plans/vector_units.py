@@ -144,15 +144,12 @@ def _fused(context: PlanContext, row: RowWriter, inputs: int) -> int:
     """The flag of an unmasked operation on DL16 codes; 0 for others."""
     if not context.spec.code_form or row.words[tb.MASK] != tb.NO_MASK:
         return 0
-    flag = tb.FUSE if inputs < 3 else tb.FUSE_STICKS
     for k in range(inputs + 1):
         operand = row.words[tb.OPERAND + k * tb.OPERAND_WORDS :]
         is_lane = operand[tb.LANE] != tb.WHOLE_STICK
         if operand[tb.FORMAT] != tb.DL16 or (is_lane and inputs == 1):
             return 0
-        if is_lane or operand[tb.INNER_PITCH] != STICK_BYTES:
-            flag = tb.FUSE_STICKS
-    return flag
+    return tb.FUSE
 
 
 # --- reductions ---------------------------------------------------------------------------------

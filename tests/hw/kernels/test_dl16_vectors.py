@@ -71,6 +71,22 @@ def loop_over(emit: Any, vectors: Any) -> Callable[..., Any]:
     return run
 
 
+def elementwise_over(operation: Any, vectors: Any) -> Any:
+    """`loop_over` of an operation on adjacent sticks."""
+    loop = dl16_vectors.make(partial(dl16_vectors.emit_elementwise, 0, operation), *vectors)
+
+    @_compiled
+    def call(operands, count):
+        loop(operands, count)
+
+    def run(*arrays: Any) -> Any:
+        addresses = (array.ctypes.data for array in arrays)
+        call((*addresses, *[128] * len(arrays)), arrays[-1].size // 64)
+        return arrays[-1]
+
+    return run
+
+
 def partners() -> list[Any]:
     """Second operands for ALL_CODES: specials, random ones, itself and its negative."""
     rng = np.random.default_rng(1)
@@ -122,8 +138,7 @@ def test_sticks_are_widened_and_narrowed_alike(vectors: Any, by_fours: bool) -> 
 @operations
 @vectors
 def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> None:
-    emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, operation))
-    compute = loop_over(emit, vectors)
+    compute = elementwise_over(partial(dl16_vectors.arithmetic, operation), vectors)
     for codes in partners():
         found = compute(ALL_CODES, codes, np.empty_like(codes))
         np.testing.assert_array_equal(found, encoded_of(operation, codes))
@@ -132,17 +147,23 @@ def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> 
 @operations
 @vectors
 def test_a_code_for_every_stick(operation: str, vectors: Any) -> None:
-    emit = partial(dl16_vectors.emit_stick, 0b10, partial(dl16_vectors.arithmetic, operation))
+    form = partial(dl16_vectors.arithmetic, operation)
+    emit = partial(dl16_vectors.emit_elementwise, 0b10, form)
     loop, pitch = dl16_vectors.make_choice({7: emit}, *vectors), 6
     lanes = np.resize(np.append(SPECIAL, np.arange(0x3000, 0x4800, 7, np.uint16)), 3 << 10)
 
-    def call(operands, pitches):
-        loop(7, operands, pitches, 1 << 10, 64)
+    def call(operands, pitches, runs, count):
+        loop(7, operands, pitches, runs, count)
 
-    found = np.empty_like(ALL_CODES)
-    operands = ALL_CODES.ctypes.data, lanes.ctypes.data, found.ctypes.data
-    _compiled(call)(operands, (128, pitch, 128))
-    np.testing.assert_array_equal(found, encoded_of(operation, np.repeat(lanes[::3], 64)))
+    # an odd number of sticks in a run, and a rest
+    for runs, count in ((341, 3), (1, 1 << 10)):
+        found, steps = np.zeros_like(ALL_CODES), (128, pitch, 128)
+        operands = ALL_CODES.ctypes.data, lanes.ctypes.data, found.ctypes.data, *steps
+        beyond = *(count * step for step in steps), 0, 0, 0
+        _compiled(call)(operands, beyond, runs, count)
+        expected = encoded_of(operation, np.repeat(lanes[::3], 64))
+        expected[64 * runs * count :] = 0
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_products_with_a_reciprocal_have_the_codes_of_quotients() -> None:
@@ -157,8 +178,7 @@ def test_extremes_compare_numbers(vectors: Any) -> None:
     values = decoded(ALL_CODES)
     for comparison, choose, tie in ((">", np.maximum, np.bitwise_and),
                                     ("<", np.minimum, np.bitwise_or)):  # fmt: skip
-        emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.extreme, comparison))
-        compute = loop_over(emit, vectors)
+        compute = elementwise_over(partial(dl16_vectors.extreme, comparison), vectors)
         for codes in partners():
             other = decoded(codes)
             zeros = (values == 0) & (other == 0)
@@ -176,19 +196,18 @@ def test_signs_and_choices(vectors: Any) -> None:
         dl16_vectors.absolute: np.abs(values),
     }
     for operation, result in expected.items():
-        emit = partial(dl16_vectors.emit_elementwise, operation)
-        found = loop_over(emit, vectors)(ALL_CODES, np.empty_like(ALL_CODES))
+        found = elementwise_over(operation, vectors)(ALL_CODES, np.empty_like(ALL_CODES))
         np.testing.assert_array_equal(found, encoded(result))
-    emit = partial(dl16_vectors.emit_elementwise, dl16_vectors.where)
     yes, no = ALL_CODES[::-1].copy(), ALL_CODES ^ np.uint16(0x1234)
-    found = loop_over(emit, vectors)(ALL_CODES, yes, no, np.empty_like(no))
+    choose = elementwise_over(dl16_vectors.where, vectors)
+    found = choose(ALL_CODES, yes, no, np.empty_like(no))
     np.testing.assert_array_equal(found, np.where(values != 0, yes, no))
 
 
 @vectors
 def test_in_place(vectors: Any) -> None:
-    emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, "fadd"))
-    compute, codes = loop_over(emit, vectors), ALL_CODES.copy()
+    compute = elementwise_over(partial(dl16_vectors.arithmetic, "fadd"), vectors)
+    codes = ALL_CODES.copy()
     expected = compute(ALL_CODES, ALL_CODES, np.empty_like(codes))
     np.testing.assert_array_equal(compute(codes, codes, codes), expected)
 
@@ -292,7 +311,7 @@ def test_rows_are_added_up_in_order(vectors: Any, form: Any, decoded: Any, speci
 
 @vectors
 def test_runs_lie_apart(vectors: Any) -> None:
-    emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, "fmul"))
+    emit = partial(dl16_vectors.emit_elementwise, 0, partial(dl16_vectors.arithmetic, "fmul"))
     loop, runs, size = dl16_vectors.make_choice({0: emit}, *vectors), 5, 128
     rng = np.random.default_rng(3)
     x, y, z = (
@@ -303,8 +322,9 @@ def test_runs_lie_apart(vectors: Any) -> None:
     def call(operands, pitches, runs, count):
         loop(0, operands, pitches, runs, count)
 
-    places = x.ctypes.data, y[runs - 1 :].ctypes.data, z.ctypes.data
-    _compiled(call)(places, (x.strides[0], -y.strides[0], z.strides[0]), runs, size)
+    places = x.ctypes.data, y[runs - 1 :].ctypes.data, z.ctypes.data, 128, 128, 128
+    pitches = x.strides[0], -y.strides[0], z.strides[0], 0, 0, 0
+    _compiled(call)(places, pitches, runs, size // 64)
     with np.errstate(all="ignore"):
         expected = decoded(x[:, :size].ravel()) * decoded(y[::-1].ravel())
     np.testing.assert_array_equal(z[:, :size].ravel(), encoded(expected))
@@ -344,6 +364,6 @@ def test_functions_of_every_code(name: str, vectors: Any):
 
     results = np.empty(ALL_CODES.size, np.float32)
     call(decoded(ALL_CODES), results)
-    emit = partial(dl16_vectors.emit_elementwise, OF_CODES[name])
-    found = loop_over(emit, vectors)(ALL_CODES.copy(), np.empty_like(ALL_CODES))
+    compute = elementwise_over(OF_CODES[name], vectors)
+    found = compute(ALL_CODES.copy(), np.empty_like(ALL_CODES))
     assert np.array_equal(found, encoded(results))

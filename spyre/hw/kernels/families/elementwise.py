@@ -24,7 +24,7 @@ from spyre.hw.kernels.blocks import (
     store_sticks,
 )
 from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS
-from spyre.hw.kernels.dl16_vectors import emit_elementwise, emit_stick, make_choice
+from spyre.hw.kernels.dl16_vectors import emit_elementwise, make_choice
 from spyre.hw.kernels.intrinsics import (
     maximum_f32,
     maximum_number,
@@ -216,19 +216,23 @@ def apply_many(opcode, a, b, c, d, e, out):
 # --- without staging --------------------------------------------------------------------------
 
 
-def _loops(inputs: int) -> tuple[Any, Any]:
-    """Loops over DL16 codes of the operations of so many inputs with a code form: over adjacent
-    sticks, by opcode; over sticks, by 8 times the opcode, and bit k if operand k is one value per
-    stick.
+def _loops(inputs: int) -> Any:
+    """Loops over sticks of DL16 codes of the operations of so many inputs with a code form: by 8
+    times the opcode, and bit k if operand k is one value per stick.
     """
-    names = [name for name, row in CODE_FORMS.items() if row.inputs == inputs]
-    forms, lanes = {OPCODES[name]: CODE_OPERATIONS[name] for name in names}, range(1 << inputs)
-    adjacent = {k: partial(emit_elementwise, form) for k, form in forms.items()}
-    single = {8 * k + n: partial(emit_stick, n, forms[k]) for k in forms for n in lanes}
-    return make_choice(adjacent), make_choice(single)
+    rows = [(OPCODES[name], CODE_OPERATIONS[name], row) for name, row in CODE_FORMS.items()]
+    lanes = range(1 << inputs) if inputs > 1 else (0,)
+    return make_choice(
+        {
+            8 * opcode + n: partial(emit_elementwise, n, form)
+            for opcode, form, row in rows
+            if row.inputs == inputs
+            for n in lanes
+        }
+    )
 
 
-(fused_unary, _), (fused_binary, binary_sticks), (_, ternary_sticks) = map(_loops, (1, 2, 3))
+fused_unary, fused_binary, fused_ternary = map(_loops, (1, 2, 3))
 """Decode, compute and encode in one pass, in registers: the staged kernel has buffers between them.
 The results are the same bits, which the tests compare over all codes."""
 
@@ -274,7 +278,7 @@ def fused_runs(table, counters, memory, at, sticks, runs):
     """``runs`` runs of ``sticks`` sticks from stick ``at`` on; False if the result overlaps an
     operand. ``memory``: host address of byte 0.
     """
-    opcode, inputs = table[OPCODE], table[INPUTS]
+    inputs, choice = table[INPUTS], 8 * table[OPCODE]
     a, z = place(table, counters, 0, at), place(table, counters, inputs, at)
     b = place(table, counters, min(inputs, 1), at)
     c = place(table, counters, min(inputs, 2), at)
@@ -282,24 +286,26 @@ def fused_runs(table, counters, memory, at, sticks, runs):
         return False
     if not separate(c, z, sticks, runs):
         return False
-    is_whole = table[FLAGS] == tb.FUSE
-    # neighbours are one piece per run, other sticks one each
-    pieces, n, repeats = (runs, 64 * sticks, 1) if is_whole else (sticks, 64, runs)
-    da, db, dc, dz = (a[2], b[2], c[2], z[2]) if is_whole else (a[1], b[1], c[1], z[1])
-    choice = 8 * opcode
     for k in range(inputs):
         choice += (table[OPERAND + k * OPERAND_WORDS + LANE] != WHOLE_STICK) << k
+    # runs of one stick are one run
+    by, beyond = (2, 1) if sticks == 1 else (1, 2)
+    if sticks == 1:
+        sticks, runs = runs, 1
     x, y, w, out = memory + a[0], memory + b[0], memory + c[0], memory + z[0]
-    for _ in range(repeats):
-        if inputs == 1:
-            fused_unary(opcode, (x, out), (da, dz), pieces, n)
-        elif inputs == 2 and is_whole:
-            fused_binary(opcode, (x, y, out), (da, db, dz), pieces, n)
-        elif inputs == 2:
-            binary_sticks(choice, (x, y, out), (da, db, dz), pieces, n)
-        else:
-            ternary_sticks(choice, (x, y, w, out), (da, db, dc, dz), pieces, n)
-        x, y, w, out = x + a[2], y + b[2], w + c[2], out + z[2]
+    if inputs == 1:
+        addresses, pitches = (x, out, a[by], z[by]), (a[beyond], z[beyond], 0, 0)
+        fused_unary(choice, addresses, pitches, runs, sticks)
+    elif inputs == 2:
+        fused_binary(
+            choice, (x, y, out, a[by], b[by], z[by]),
+            (a[beyond], b[beyond], z[beyond], 0, 0, 0), runs, sticks,
+        )  # fmt: skip
+    else:
+        fused_ternary(
+            choice, (x, y, w, out, a[by], b[by], c[by], z[by]),
+            (a[beyond], b[beyond], c[beyond], z[beyond], 0, 0, 0, 0), runs, sticks,
+        )  # fmt: skip
     return True
 
 
@@ -439,7 +445,8 @@ def combine(opcode, code, fused, x, y, z, sticks):
     ``opcode``: of `spyre.hw.ops.OPCODES`. ``fused``: DL16 codes whose operation has a code form.
     """
     if fused:
-        fused_binary(opcode, (x, y, z), (0, 0, 0), 1, sticks * 64)
+        places = x, y, z, STICK_BYTES, STICK_BYTES, STICK_BYTES
+        fused_binary(8 * opcode, places, (0, 0, 0, 0, 0, 0), 1, sticks)
         return
     lanes = 32 if code == FP32 else 64
     constants = np.zeros(2, np.float32)
