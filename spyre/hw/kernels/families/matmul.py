@@ -202,14 +202,15 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
     a_rows, b_columns, a_depth, b_depth = offsets
     memory = half.ctypes.data
     fill(sums[: sticks * rows * 64], F(0.0))
-    for d in range(a_depth.size):
-        for m in range(rows):
-            source = memory + a_base + a_rows[m] + a_depth[d]
-            places = source, factors.ctypes.data + 256 * m
-            decode_runs(table[A + FORMAT], places, (0, 0), 1, 64)
-        for n in range(sticks):
+    # one column stick after the other: the rows of all its K are one run of memory
+    for n in range(sticks):
+        c = sums.ctypes.data + 256 * n * rows
+        for d in range(a_depth.size):
+            for m in range(rows):
+                source = memory + a_base + a_rows[m] + a_depth[d]
+                places = source, factors.ctypes.data + 256 * m
+                decode_runs(table[A + FORMAT], places, (0, 0), 1, 64)
             b = memory + b_base + b_columns[n] + b_depth[d]
-            c = sums.ctypes.data + 256 * n * rows
             operands = factors.ctypes.data, b, table[B_ROW_PITCH], c
             row_products(table[B + FORMAT], operands, (256, 0, 0, 256), rows, 64)
 
