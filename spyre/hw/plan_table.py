@@ -230,7 +230,7 @@ COLUMN_BLOCKS = 117
 CORE_DEPTH = 118
 """K sticks of one core's work slice, for chunked accumulation."""
 COLUMN_BLOCK = 4
-"""Sticks of C one unit computes (256 columns)."""
+"""Sticks of C one unit computes at most (256 columns)."""
 
 # --- tables with vectors ----------------------------------------------------------------------
 

@@ -177,6 +177,9 @@ def _row_block(context: PlanContext, rows: int, units: int) -> int:
 def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
     batches, rows, columns, depth = counts
     column_blocks = -(-columns // tb.COLUMN_BLOCK)
+    if rows < 2 * _FEWEST_ROWS and batches * column_blocks < context.threads:
+        column_block = -(-columns * batches // context.threads)
+        column_blocks = -(-columns // column_block)
     row_block = _row_block(context, rows, batches * column_blocks)
     row_blocks = -(-rows // row_block)
     words = row.words

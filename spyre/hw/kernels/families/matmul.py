@@ -173,9 +173,11 @@ def operand_offsets(table):
 
 @kernel
 def unit_place(table, bases, unit):
-    """First row and column stick of a unit, and where A, B and C of its batch begin."""
+    """First row and column stick of a unit, its column sticks, start of A, B and C of its batch."""
     row_blocks, column_blocks = table[ROW_BLOCKS], table[COLUMN_BLOCKS]
-    column = unit % column_blocks * COLUMN_BLOCK
+    columns = table[COLUMN_COUNT]
+    column_block = -(-columns // column_blocks)
+    column = unit % column_blocks * column_block
     block = unit // column_blocks
     row, batch = block % row_blocks * table[ROW_BLOCK], block // row_blocks
     a = table[A + BASE] + bases[table[A + TENSOR]]
@@ -188,7 +190,7 @@ def unit_place(table, bases, unit):
         a += index * table[word + 1]
         b += index * table[word + 2]
         c += index * table[word + 3]
-    return row, column, a, b, c
+    return row, column, min(column_block, columns - column), a, b, c
 
 
 @kernel
@@ -207,9 +209,8 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
         c = sums.ctypes.data + 256 * n * rows
         for d in range(a_depth.size):
             for m in range(rows):
-                source = memory + a_base + a_rows[m] + a_depth[d]
-                places = source, factors.ctypes.data + 256 * m
-                decode_runs(table[A + FORMAT], places, (0, 0), 1, 64)
+                row = memory + a_base + a_rows[m] + a_depth[d], factors.ctypes.data + 256 * m
+                decode_runs(table[A + FORMAT], row, (0, 0), 1, 64)
             b = memory + b_base + b_columns[n] + b_depth[d]
             operands = factors.ctypes.data, b, table[B_ROW_PITCH], c
             row_products(table[B + FORMAT], operands, (256, 0, 0, 256), rows, 64)
@@ -219,7 +220,7 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
 def matmul(table, bases, half, word, first, last):
     """Run units ``first`` .. ``last`` of a matmul table."""
     row_block, row_count = table[ROW_BLOCK], table[ROW_COUNT]
-    columns, depth = table[COLUMN_COUNT], table[REDUCED_COUNT]
+    depth = table[REDUCED_COUNT]
     a_rows, c_rows, b_columns, c_columns, a_depth, b_depth = operand_offsets(table)
     padded = row_block + SHORT
     a_buffer = np.empty((ROW_CHUNK + SHORT) * A_ROW_FLOATS, np.float32)
@@ -229,9 +230,8 @@ def matmul(table, bases, half, word, first, last):
     memory = half.ctypes.data
     a_code, b_code, c_code = table[A + FORMAT], table[B + FORMAT], table[C + FORMAT]
     for unit in range(first, last):
-        row_at, column_at, a_base, b_base, c_base = unit_place(table, bases, unit)
+        row_at, column_at, sticks, a_base, b_base, c_base = unit_place(table, bases, unit)
         rows = min(row_block, row_count - row_at)
-        sticks = min(COLUMN_BLOCK, columns - column_at)
         if rows <= FEW_ROWS:
             multiply_rows(
                 table, half, (a_base, b_base), sticks, rows,
@@ -335,15 +335,15 @@ def chunk_matmul(table, bases, half, word, first, last):
     addition; the chunk's total joins that of the core, and that the total of all K work slices,
     each time rounded. The loops run over 64 columns.
     """
-    row_block, row_count, columns = table[ROW_BLOCK], table[ROW_COUNT], table[COLUMN_COUNT]
+    row_block, row_count = table[ROW_BLOCK], table[ROW_COUNT]
     a_rows, c_rows, b_columns, c_columns, a_depth, b_depth = operand_offsets(table)
     buffers = np.empty((STICK + 2) * STICK, np.float32)
     cores, totals = np.empty(row_block * STICK, np.float32), np.empty(row_block * STICK, np.float32)
     for unit in range(first, last):
-        row_at, column_at, a_base, b_base, c_base = unit_place(table, bases, unit)
+        row_at, column_at, sticks, a_base, b_base, c_base = unit_place(table, bases, unit)
         rows = min(row_block, row_count - row_at)
         core, total = cores[: rows * STICK], totals[: rows * STICK]
-        for n in range(column_at, min(column_at + COLUMN_BLOCK, columns)):
+        for n in range(column_at, column_at + sticks):
             multiply_column(
                 table, half, a_base, a_rows[row_at : row_at + rows], a_depth,
                 b_base + b_columns[n], b_depth, core, total, buffers,
