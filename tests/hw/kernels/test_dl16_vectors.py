@@ -257,7 +257,7 @@ def test_lanes_are_combined_by_halves(opcode: int) -> None:
             row = rng.standard_normal(64).astype(np.float32)
         expected = row.copy()
         combine_lanes(opcode, expected)
-        reduce_lanes(opcode, row)
+        reduce_lanes(opcode, row, 64)
         assert np.array_equal(row.view(np.uint32), np.repeat(expected.view(np.uint32)[:1], 64))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import (
     begin,
+    fill,
     follow,
     load_one,
     load_sticks,
@@ -142,35 +143,35 @@ def combine_lanes(opcode, values):
 
 
 @kernel
-def reduce_lanes(opcode, row):
-    """Fill one stick with the combination of its lanes; see `combine_lanes`."""
-    address = (row.ctypes.data,)
-    if row.size == STICK and opcode == SUM:
-        add_lanes(address, STICK)
-    elif row.size == STICK and opcode == MAX:
-        largest_lane(address, STICK)
-    elif row.size == STICK and opcode == MIN:
-        smallest_lane(address, STICK)
+def reduce_lanes(opcode, values, lanes):
+    """Fill each stick with the combination of its lanes; see `combine_lanes`."""
+    address = (values.ctypes.data,)
+    if lanes == STICK and opcode == SUM:
+        add_lanes(address, values.size)
+    elif lanes == STICK and opcode == MAX:
+        largest_lane(address, values.size)
+    elif lanes == STICK and opcode == MIN:
+        smallest_lane(address, values.size)
     else:
-        combine_lanes(opcode, row)
-        value = row[0]
-        for i in range(row.size):
-            row[i] = value
+        for start in range(0, values.size, lanes):
+            row = values[start : start + lanes]
+            combine_lanes(opcode, row)
+            fill(row, row[0])
 
 
 @kernel
-def scale_row(table, scale, row):
-    """Scale one stick of results, and bound it where the table asks for that."""
+def scale_results(table, scale, values):
+    """Scale results, and bound them where the table asks for that."""
     if table[FLAGS] & tb.CLIP == 0:
-        for i in range(row.size):
-            row[i] *= scale
+        for i in range(values.size):
+            values[i] *= scale
         return
     low, high = bits_float(np.int32(table[LOW])), bits_float(np.int32(table[HIGH]))
-    for i in range(row.size):
+    for i in range(values.size):
         if CLIP_SCALE:
-            row[i] = minimum_number(maximum_number(row[i] * scale, low), high)
+            values[i] = minimum_number(maximum_number(values[i] * scale, low), high)
         else:
-            row[i] = minimum_number(maximum_number(row[i], low), high) * scale
+            values[i] = minimum_number(maximum_number(values[i], low), high) * scale
 
 
 @kernel
@@ -186,18 +187,17 @@ def store_pair(flags, pair, row):
 
 
 @kernel
-def finish(table, scale, sticks, lanes, sums, squares):
-    """Lane reduction, scaling and replication of ``sticks`` sticks of accumulators."""
+def finish(table, scale, lanes, sums, squares):
+    """Lane reduction, scaling and replication of the sticks of accumulators."""
     opcode, flags = table[OPCODE], table[FLAGS]
-    for s in range(sticks):
-        row = sums[s * lanes : (s + 1) * lanes]
-        second = squares[s * lanes : (s + 1) * lanes]
-        if flags & tb.REDUCE_LANES:
-            reduce_lanes(opcode, row)
-        scale_row(table, scale, row)
-        if opcode == EXX2:
+    if flags & tb.REDUCE_LANES:
+        reduce_lanes(opcode, sums, lanes)
+    scale_results(table, scale, sums)
+    if opcode == EXX2:
+        for start in range(0, sums.size, lanes):
+            second = squares[start : start + lanes]
             combine_lanes(SUM, second)
-            store_pair(flags, second[0] * scale, row)
+            store_pair(flags, second[0] * scale, sums[start : start + lanes])
 
 
 @kernel
@@ -358,7 +358,7 @@ def reduction(table, bases, half, word, scratch, first, last):
             reduce_direct(table, half, address, sticks, sums, squares)
         else:
             reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, squares)
-        finish(table, scale, sticks, lanes, sums, squares)
+        finish(table, scale, lanes, sums[: sticks * lanes], squares)
         store_sticks(
             half, word, result, sticks, table[OUT + INNER_PITCH], table[OUT + FORMAT], sums
         )
@@ -451,7 +451,7 @@ def spread(table, sticks, sums, squares, out):
     for s in range(sticks):
         row = out[s * STICK : (s + 1) * STICK]
         if scaled:
-            reduce_lanes(SUM, row)
+            reduce_lanes(SUM, row, STICK)
             continue
         value = sums[s] * scale
         for i in range(STICK):
