@@ -255,6 +255,8 @@ _CODE_BYTES, _FLOAT_BYTES = 2, 4
 _STICK = 64
 _AHEAD_BYTES = 512
 """How far ahead of a loop over several runs their codes are fetched into the cache."""
+_ROWS_AHEAD = 64
+"""Rows of a stick that are fetched ahead of a product with one row."""
 Emit = Callable[[CodeVectors, Sequence[Any], Any], None]
 """Emits a loop over operands and a count."""
 IN_STEP = 4
@@ -533,6 +535,14 @@ def emit_spread(kind: str, codes: CodeVectors, operands: Sequence[Any], count: A
         codes.store(value, at, _CODE_BYTES)
 
 
+def _prefetch(codes: CodeVectors, address: Any) -> None:
+    """Fetch the line at an address, which need not be valid, into the second cache."""
+    b, byte = codes.b, ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    fetch = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+    b.call(fetch, [b.inttoptr(address, byte), *(ir.Constant(I32, hint) for hint in (0, 3, 1))])
+
+
 def _prefetched_runs(
     codes: CodeVectors, operands: Sequence[Any], element: Any, count: Any
 ) -> list[Any]:
@@ -540,10 +550,6 @@ def _prefetched_runs(
     address, and the bytes to the next one. What follows in these and the next four is fetched.
     """
     b, (first, pitch_bytes) = codes.b, operands
-    byte = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-    fetch = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]
     run_bytes = b.mul(count, ir.Constant(I64, _CODE_BYTES))
     ahead = ir.Constant(I64, _AHEAD_BYTES)
     ahead = b.select(b.icmp_signed("<", ahead, run_bytes), ahead, run_bytes)
@@ -553,7 +559,7 @@ def _prefetched_runs(
     place, found = _at(codes, first, element, _CODE_BYTES), []
     for _ in range(4):
         found.append(codes.load(codes.short, place, _CODE_BYTES))
-        b.call(fetch, [b.inttoptr(b.add(place, ahead), byte), *hints])
+        _prefetch(codes, b.add(place, ahead))
         place = b.add(place, pitch_bytes)
     return found
 
@@ -633,6 +639,9 @@ def emit_row_product(codes: CodeVectors, operands: Sequence[Any], count: Any) ->
     def add_row(k: Any, totals: Sequence[Any]) -> list[Any]:
         left = codes.splat(_at(codes, factors, k, _FLOAT_BYTES), codes.float)
         row = b.add(rows, b.mul(k, pitch_bytes))
+        for line in range(0, _CODE_BYTES * _STICK, 64):
+            following = b.mul(pitch_bytes, ir.Constant(I64, _ROWS_AHEAD))
+            _prefetch(codes, b.add(b.add(row, following), ir.Constant(I64, line)))
         right = [
             value
             for start in range(0, _STICK, codes.codes)
