@@ -23,7 +23,7 @@ from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, 
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
-HALF_FORMAT, FP32_FORMAT = tb.HALF, tb.FP32
+FP32_FORMAT = tb.FP32
 BATCH, ROWS = tb.MATMUL_BATCH, tb.MATMUL_ROWS
 COLUMNS, REDUCED = tb.MATMUL_COLUMNS, tb.MATMUL_REDUCED
 ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = tb.ROW_COUNT, tb.COLUMN_COUNT, tb.REDUCED_COUNT
@@ -125,7 +125,7 @@ def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_sti
 @kernel
 def store_rows(half, word, code, base, offsets, source, start, rows):
     """Encode ``rows`` rows of one C stick, of float32 of two neighbours; ``source`` holds them from
-    float ``start`` on. Rows that are equally far apart are encoded at once.
+    float ``start`` on. Rows at equal distances are encoded at once.
     """
     sticks = 2 if code == FP32_FORMAT else 1
     m = 0
