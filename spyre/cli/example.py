@@ -50,7 +50,8 @@ def _choice(parser: CommandParser, parsed: argparse.Namespace) -> tuple[Path | N
 def examples() -> list[Path]:
     """Return the directories of all examples, sorted; none in an installation without them."""
     root = _directory()
-    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    found = root.iterdir() if root.is_dir() else ()
+    return sorted(path for path in found if path.is_dir() and path.name[0] not in "._")
 
 
 def _directory() -> Path:

@@ -54,6 +54,13 @@ def test_a_place_that_cannot_be_written(capsys: pytest.CaptureFixture[str]):
     assert not Path("nowhere").exists()
 
 
+def test_caches_are_no_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("softmax", "__pycache__", ".idea"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(example, "_directory", lambda: tmp_path)
+    assert [path.name for path in example.examples()] == ["softmax"]
+
+
 def test_the_wheel_carries_all_examples():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     carried = project["tool"]["setuptools"]["data-files"]
