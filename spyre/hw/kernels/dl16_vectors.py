@@ -2,11 +2,11 @@
 for several runs.
 
 ``operands`` is a tuple of host byte addresses, the last one's of the result; ``count`` elements, a
-positive multiple of a stick's, or as the loop says. ``loop(operands, pitches, runs, count)``
-repeats it ``runs`` times, at least once, with operands moved by ``pitches`` bytes each time. An
-operand that is read is the one written, or does not overlap it. Bits are those of the same loop
-over :func:`.intrinsics.decode_dl16` and :func:`.intrinsics.encode_dl16`, which the tests compare it
-with.
+positive multiple of a stick's, or sticks in `emit_elementwise`. ``loop(operands, pitches, runs,
+count)`` repeats it ``runs`` times, at least once, with operands moved by ``pitches`` bytes each
+time. An operand that is read is the one written, or does not overlap it. Bits are those of the same
+loop over :func:`.intrinsics.decode_dl16` and :func:`.intrinsics.encode_dl16`, which the tests
+compare it with.
 """
 
 from __future__ import annotations
