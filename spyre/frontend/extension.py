@@ -91,6 +91,8 @@ def populate(module: ModuleType) -> None:
 
 def _unknown(name: str) -> NoReturn:
     """Raise ImportError or AttributeError, as who asks for the name expects."""
+    if name == "__path__":  # Python asks for it at every ``from``, and needs no text
+        raise AttributeError(name)
     problem = (
         f"{EXTENSION} of the simulator (spyre {__version__}) has no {name!r}; it is made for "
         f"{SUPPORTED}: python -m spyre.frontend check compares a checkout with it"

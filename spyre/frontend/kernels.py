@@ -23,7 +23,7 @@ from spyre import config
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
 from spyre.frontend.formats import AIUPTI_ACTIVITY_NAME_MAX_BYTES, named_as_extension
-from spyre.frontend.tensors import extent_bytes, on_card
+from spyre.frontend.tensors import extent_bytes, on_card, record_of
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES
 from spyre.layout import SpyreTensorLayout
@@ -119,29 +119,39 @@ class PreparedKernel:
         """Enqueue it over memory: the pool first, if it has one, then arguments in the order of
         the program's parameters.
         """
-        card = self.card
         self._check_offsets(loaded.name, tuple([tensor.storage_offset() for tensor in tensors]))
-        arguments, pool = _bound(loaded, buffers, tensors)
-        launch = Launch(arguments, pool)
-        key = (*[(k, t.layout) for k, t in arguments.items()], pool and pool.size_bytes)
+        pairs = zip(buffers, tensors, strict=True)
+        key = tuple([(b.host_bytes, record_of(tensor, b).layout) for b, tensor in pairs])
         plan = self._plans.get(key)
         if plan is None:
-            plan = LaunchPlan.of(loaded.kernel, launch)
-            # Linking errors belong to this launch, not to the next call that waits for it.
-            linked = loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
-            begins, held = linked.code.first_bytes(), launch.addresses
-            named = zip(launch.names, tensors[pool is not None :], held, strict=False)
-            # Of views of one storage, an access may be that of any.
-            alone = {name: tensor for name, tensor, a in named if held.count(a) == 1}
-            self._check_start(loaded.name, begins, alone)
+            plan = self._plan(loaded, buffers, tensors)
             with self._lock:
                 self._plans[key] = plan
+        addresses = [buffer.address_bytes for buffer in buffers]
+        if "pool" in plan.names:
+            addresses.append(addresses.pop(0))
         keep_alive = [buffer.memory for buffer in buffers]
         with profiled(launch_range(loaded.name)):
             work = loaded.bind_at(
-                plan, launch.addresses, keep_alive, is_corrected=card.scheduler.is_observed
+                plan, tuple(addresses), keep_alive, is_corrected=self.card.scheduler.is_observed
             )
-            card.streams.current.submit(work)
+            self.card.streams.current.submit(work)
+
+    def _plan(
+        self, loaded: LoadedKernel, buffers: Sequence[DeviceBuffer], tensors: Any
+    ) -> LaunchPlan:
+        """The plan of launches like this one; errors of linking, and warnings as `_check_start`."""
+        arguments, pool = _bound(loaded, buffers, tensors)
+        launch = Launch(arguments, pool)
+        plan = LaunchPlan.of(loaded.kernel, launch)
+        # Linking errors belong to this launch, not to the next call that waits for it.
+        linked = loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
+        begins, held = linked.code.first_bytes(), launch.addresses
+        named = zip(launch.names, tensors[pool is not None :], held, strict=False)
+        # Of views of one storage, an access may be that of any.
+        alone = {name: tensor for name, tensor, a in named if held.count(a) == 1}
+        self._check_start(loaded.name, begins, alone)
+        return plan
 
     def _check_offsets(self, name: str, offsets: tuple[int, ...]) -> None:
         """Warn once of views at other storage offsets than those of the first launch.

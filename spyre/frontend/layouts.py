@@ -5,7 +5,9 @@ The stride rule is that of torch-spyre's own code: unclamped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -17,9 +19,6 @@ from spyre.torch_backend.device import NAMES
 
 MAX_RANK = 6
 """Host dims of a layout; one more entry of a dim order says that sticks are sparse."""
-_HOST_SIZE = ("host_size", "dtype")
-_DIM_ORDER = ("host_size", "host_strides", "dtype", "dim_order", "element_arrangement")
-_DEVICE_SIZE = ("device_size", "stride_map", "device_dtype", "element_arrangement")
 
 
 @named_as_extension("SpyreTensorLayout")
@@ -35,7 +34,7 @@ class FrontendLayout:
     __slots__ = ("inner",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.inner = _constructed(args, kwargs)
+        self.inner = _constructed(_hashable(args), tuple(kwargs), _hashable(kwargs.values()))
 
     @classmethod
     def of(cls, inner: SpyreTensorLayout) -> FrontendLayout:
@@ -90,18 +89,11 @@ class FrontendLayout:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.inner = _unpickled(state)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _empty, (type(self),), self.__getstate__()
-
     def __copy__(self) -> FrontendLayout:
         return self
 
     def __deepcopy__(self, memo: Any) -> FrontendLayout:
         return self
-
-
-def _empty(cls: type[FrontendLayout]) -> FrontendLayout:
-    return cls.__new__(cls)
 
 
 _PICKLED_FIELDS = {1: (1, 3, 4), 2: (1, 2, 3), 3: (1, 2, 3, 4)}
@@ -118,14 +110,21 @@ def _unpickled(state: tuple[Any, ...]) -> SpyreTensorLayout:
     return FrontendLayout(*[state[k] for k in _PICKLED_FIELDS[version]]).inner
 
 
-def _constructed(args: Sequence[Any], kwargs: dict[str, Any]) -> SpyreTensorLayout:
-    for names, required, make in (
-        (_HOST_SIZE, 2, _of_host_size),
-        (_DIM_ORDER, 4, _of_dim_order),
-        (_DEVICE_SIZE, 3, _of_device_size),
-    ):
-        given = _arguments(names, required, args, kwargs)
-        if given is not None:
+def _hashable(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple([tuple(map(int, a)) if isinstance(a, list) else a for a in arguments])
+
+
+@lru_cache(4096)
+def _constructed(
+    args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
+) -> SpyreTensorLayout:
+    kwargs = dict(zip(names, values, strict=True))
+    for make in (_of_host_size, _of_dim_order, _of_device_size):
+        try:
+            given = signature(make).bind(*args, **kwargs).arguments
+        except TypeError:  # the arguments are those of another constructor
+            continue
+        if all(isinstance(given[k], kind) for k, kind in _KINDS.items() if k in given):
             return make(**given)
     raise TypeError(
         "__init__(): incompatible constructor arguments. The following argument types are "
@@ -140,20 +139,6 @@ _KINDS = {
     "device_dtype": DataFormats,
     "element_arrangement": ElementArrangement,
 }
-
-
-def _arguments(
-    names: Sequence[str], required: int, args: Sequence[Any], kwargs: dict[str, Any]
-) -> dict[str, Any] | None:
-    """The arguments by name, None where they are not those of a constructor."""
-    if len(args) > len(names) or not set(kwargs) <= set(names[len(args) :]):
-        return None
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if not set(names[:required]) <= set(given):
-        return None
-    if not all(isinstance(given[k], kind) for k, kind in _KINDS.items() if k in given):
-        return None
-    return given
 
 
 def _of_device_size(

@@ -58,9 +58,9 @@ _records: WeakKeyDictionary[DeviceBuffer, dict[tuple[Any, ...], TensorRecord]] =
 differ, the last one used by each."""
 
 
-def record_of(tensor: torch.Tensor) -> TensorRecord:
-    """The layout record of a tensor. RuntimeError for a storage without one."""
-    buffer = buffer_of(tensor)
+def record_of(tensor: torch.Tensor, buffer: DeviceBuffer | None = None) -> TensorRecord:
+    """The layout record of a tensor with its buffer. RuntimeError for a storage without one."""
+    buffer = buffer or buffer_of(tensor)
     own = tensor.__dict__.get("_spyre_record")
     # ``x.data = y`` and ``set_`` give a tensor another storage and leave its attributes.
     if own is not None and own[0] == buffer.pointer:
@@ -84,9 +84,11 @@ def _default_record(tensor: torch.Tensor) -> TensorRecord:
     return TensorRecord(layout, size, contiguous_strides(size))
 
 
-def set_record(tensor: torch.Tensor, record: TensorRecord) -> torch.Tensor:
-    """Set the layout record of ``tensor`` and return the tensor."""
-    buffer = buffer_of(tensor)
+def set_record(
+    tensor: torch.Tensor, record: TensorRecord, buffer: DeviceBuffer | None = None
+) -> torch.Tensor:
+    """Set the layout record of ``tensor``, whose buffer is given or found; return the tensor."""
+    buffer = buffer or buffer_of(tensor)
     tensor._spyre_record = (buffer.pointer, record)
     home = _records.get(buffer)
     if home is None:
@@ -101,9 +103,10 @@ def on_card(tensor: torch.Tensor) -> DeviceTensor:
 
     Tensors of rank 0 are rows of one element.
     """
-    address, record = buffer_of(tensor).address_bytes, record_of(tensor)
+    buffer = buffer_of(tensor)
+    record, name = record_of(tensor, buffer), NAMES[tensor.dtype]
     sizes, strides = (record.sizes, record.strides) if record.sizes else ((1,), (1,))
-    return DeviceTensor("tensor", address, record.layout, NAMES[tensor.dtype], sizes, strides)
+    return DeviceTensor("tensor", buffer.address_bytes, record.layout, name, sizes, strides)
 
 
 def extent_bytes(tensor: torch.Tensor) -> range | None:
@@ -145,7 +148,7 @@ def new_tensor(
     elements = base.size_bytes // dtype.itemsize
     whole = tensor_at(buffer.pointer, (elements,), (1,), dtype, card.index)
     whole.untyped_storage()._spyre_buffer = buffer
-    return set_record(reinterpret(whole, sizes, strides, 0), record)
+    return set_record(reinterpret(whole, sizes, strides, 0), record, buffer)
 
 
 def _index(device: Any) -> int:

@@ -78,14 +78,17 @@ class StorageLayout(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> StorageLayout:
-        extents = (shape, strides, dtype, layout)
-        layout_id = _layout_ids.get_or_make(extents, lambda: next(_next_layout_id))
-        host_bytes = prod(shape) * DTYPES[dtype].itemsize
-        return cls(*extents, storage_bytes(layout, shape, dtype), layout_id, host_bytes)
+        return _layouts.get_or_make(
+            (shape, strides, dtype, layout),
+            lambda: cls(
+                *(shape, strides, dtype, layout, storage_bytes(layout, shape, dtype)),
+                *(next(_next_layout_id), prod(shape) * DTYPES[dtype].itemsize),
+            ),
+        )
 
 
 MAX_LAYOUTS = 16384
-_layout_ids: LruCache[tuple[object, ...], int] = LruCache(MAX_LAYOUTS)
+_layouts: LruCache[tuple[object, ...], StorageLayout] = LruCache(MAX_LAYOUTS)
 _next_layout_id = itertools.count(1)
 
 

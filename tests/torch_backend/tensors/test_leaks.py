@@ -62,7 +62,7 @@ def held():
         "programs": len(compile._programs),
         "calls": len(launch._calls),
         "records": len(launch.launch_records),
-        "layouts": len(allocation._layout_ids),
+        "layouts": len(allocation._layouts),
         "scalars": len(launch._scalars),
         "masks": len(masks._triangles),
     }
@@ -189,8 +189,8 @@ def test_causal_masks_are_kept_within_bounds():
 
 
 def test_layouts_are_kept_within_bounds(monkeypatch):
-    monkeypatch.setattr(allocation, "_layout_ids", type(allocation._layout_ids)(8))
+    monkeypatch.setattr(allocation, "_layouts", type(allocation._layouts)(8))
     tensors = [torch.empty(k, 3, device="spyre") for k in range(1, 50)]
     ids = [allocation.buffer_of(t).layout_id for t in tensors]
     assert len(set(ids)) == len(ids)
-    assert len(allocation._layout_ids) <= 8
+    assert len(allocation._layouts) <= 8
