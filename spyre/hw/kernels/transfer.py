@@ -45,11 +45,6 @@ def gather_floats(code, pointer, at, stride, count, buffer):
     """``count`` host elements from element ``at`` on, as float32."""
     if code == tt.HOST_HALF:
         halves = carray(pointer_u16(pointer), FAR)
-        if stride == 1:
-            source, target = halves[at : at + count], buffer[:count]
-            for i in range(target.size):
-                target[i] = decode_half(source[i])
-            return
         for i in range(count):
             buffer[i] = decode_half(halves[at + i * stride])
     elif code == tt.HOST_FLOAT32:
@@ -261,17 +256,24 @@ def restore_float16(count, buffer):
 
 @kernel
 def half_stick(table, to_device, host, at, device, address):
-    """A whole stick of 16-bit host neighbours against DL16, without buffers."""
-    is_bfloat16 = table[tt.HOST_FORMAT] == tt.HOST_BFLOAT16
+    """A whole stick of 16-bit host neighbours against DL16 or float16, without buffers."""
+    code, is_float16 = table[tt.HOST_FORMAT], table[tt.DEVICE_FORMAT] == HALF
     halves = carray(pointer_u16(host), FAR)[at : at + 64]
     codes = carray(pointer_u16(device), FAR)[address >> 1 : (address >> 1) + 64]
-    if is_bfloat16 and to_device:
+    if code == tt.HOST_BFLOAT16 and to_device:
         for i in range(64):
-            codes[i] = encode_dl16(bits_float(np.int32(np.uint32(halves[i]) << 16)))
-    elif is_bfloat16:
+            number = bits_float(np.int32(np.uint32(halves[i]) << 16))
+            codes[i] = encode_half(number) if is_float16 else encode_dl16(number)
+    elif code == tt.HOST_BFLOAT16:
         add, odd = table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD]
         for i in range(64):
-            halves[i] = encode_bfloat16_as(decode_dl16(codes[i]), add, odd)
+            number = decode_half(codes[i]) if is_float16 else decode_dl16(codes[i])
+            halves[i] = encode_bfloat16_as(number, add, odd)
+    elif is_float16:
+        source, target = (halves, codes) if to_device else (codes, halves)
+        for i in range(64):
+            is_nan = source[i] & np.uint16(0x7FFF) > np.uint16(0x7C00)
+            target[i] = source[i] | np.uint16(is_nan) << np.uint16(9)  # NaN is quiet
     elif to_device:
         for i in range(64):
             is_largest = halves[i] & np.uint16(0x7FFF) == np.uint16(0x7BFF)
@@ -301,15 +303,12 @@ def half_block(table, to_device, stride, step, host, at, device, address, block)
 
 @kernel
 def word_stick(to_device, host, at, device, address):
-    """A whole stick of 32 host neighbours, float32 as on the device."""
+    """A whole stick of 32 host neighbours, float32 or int32 as on the device."""
     numbers = carray(pointer_f32(host), FAR)[at : at + 32]
     words = carray(pointer_f32(device), FAR)[address >> 2 : (address >> 2) + 32]
-    if to_device:
-        for i in range(32):
-            words[i] = numbers[i]
-    else:
-        for i in range(32):
-            numbers[i] = words[i]
+    source, target = (numbers, words) if to_device else (words, numbers)
+    for i in range(32):
+        target[i] = source[i]
 
 
 @kernel
@@ -365,18 +364,19 @@ def is_dl16(table):
 @kernel
 def is_half(table):
     """True if `half_stick` can move the whole sticks of this copy."""
-    code = table[tt.HOST_FORMAT]
-    formats = (code == tt.HOST_HALF or code == tt.HOST_BFLOAT16) and table[
-        tt.DEVICE_FORMAT
-    ] == tb.DL16
+    host, device = table[tt.HOST_FORMAT], table[tt.DEVICE_FORMAT]
+    formats = host == tt.HOST_HALF or host == tt.HOST_BFLOAT16
+    formats = formats and (device == DL16 or device == HALF)
     return formats and table[tt.FLOAT16_COPIES] == 0 and table[tt.NINF_IS_NAN] == 0
 
 
 @kernel
 def is_word(table):
     """True if `word_stick` can move the whole sticks of this copy."""
+    if table[tt.INTEGERS] != 0:
+        return table[tt.HOST_FORMAT] == tt.HOST_INT32 and element_bytes(table) == 4
     formats = table[tt.HOST_FORMAT] == tt.HOST_FLOAT32 and table[tt.DEVICE_FORMAT] == FP32
-    return table[tt.INTEGERS] == 0 and formats and table[tt.NINF_IS_NAN] == 0
+    return formats and table[tt.NINF_IS_NAN] == 0
 
 
 @kernel

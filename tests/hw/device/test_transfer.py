@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,26 @@ def test_all_float16_values_survive_the_way_that_dl16_can_hold():
     copy_to_host(target, layout, device, Numerics(), shared_pool(1))
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(target.storage, expected.astype(np.float16))
+
+
+@pytest.mark.parametrize("sizes", [(65536,), (1024, 64), (64, 1024), (1170, 56)])
+def test_all_float16_codes_stay_in_mode_ieee_but_for_signalling_nans(sizes: tuple[int, ...]):
+    """Those become quiet, as in a conversion to float32; whole sticks are copied as bits."""
+    count, strides = prod(sizes), contiguous_strides(sizes)
+    codes = np.arange(count).astype(np.uint16)
+    quiet = np.where((codes & 0x7FFF) > 0x7C00, codes | 0x200, codes)
+    layout, numerics = SpyreTensorLayout.from_host(sizes, "float16"), Numerics("ieee")
+    device = np.zeros(layout.device_bytes, np.uint8)
+    source = HostView.dense(codes.view(np.float16), "float16", sizes, strides)
+    copy_to_device(source, layout, device, numerics, shared_pool(1))
+    arguments = quiet.view(np.float16), 0, layout, sizes, strides, "float16"
+    expected = host_to_device_reference(*arguments, rules=numerics.transfer_rules)
+    assert np.array_equal(device, expected)
+    stored = device.view(np.uint16)
+    stored[((stored & 0x7FFF) > 0x7C00) & (stored & 0x1FF > 0)] &= 0xFDFF
+    target = HostView.dense(np.zeros(count, np.float16), "float16", sizes, strides)
+    copy_to_host(target, layout, device, numerics, shared_pool(1))
+    assert np.array_equal(target.storage.view(np.uint16), quiet)
 
 
 @pytest.mark.parametrize("sizes", [(0,), (0, 64), (3, 0), (2, 0, 70)])
