@@ -59,7 +59,7 @@ def link_operations(
     lines.append(f"scf.for %i = %c0 to %n step %c1 {{\n{body}\n}}")
     text = "module {\nfunc.func @sdsc_bundle() {\n" + "\n".join(lines) + "\nreturn\n}\n}\n"
     program = lower(parse_module(text, "benchmark"))
-    linker = Linker(program, operations, device.numerics.half_format, device.threads)
+    linker = Linker(program, operations, device.numerics, device.threads)
     regions = [Allocation(f"region {k}", k * REGION_BYTES, REGION_BYTES) for k in range(REGIONS)]
     return linker.link(Binding(allocations=tuple(regions)))
 
