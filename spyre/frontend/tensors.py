@@ -59,7 +59,7 @@ differ, the last one used by each."""
 
 
 def record_of(tensor: torch.Tensor, buffer: DeviceBuffer | None = None) -> TensorRecord:
-    """The layout record of a tensor with its buffer. RuntimeError for a storage without one."""
+    """The layout record of a tensor, whose buffer is given or found; RuntimeError without one."""
     buffer = buffer or buffer_of(tensor)
     own = tensor.__dict__.get("_spyre_record")
     # ``x.data = y`` and ``set_`` give a tensor another storage and leave its attributes.
