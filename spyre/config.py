@@ -48,19 +48,13 @@ PLAN_CACHE = Variable(
     "SPYRE_PLAN_CACHE", "on", "`off` (or `0`): compiled plans are neither read nor written"
 )
 MEANWHILE = Variable(
-    "SPYRE_MEANWHILE",
-    "1",
-    "1: small programs are interpreted while their kernels are compiled; 0: they wait",
+    "SPYRE_MEANWHILE", "1", "1: small programs are interpreted while kernels compile; 0: they wait"
 )
 ALLOW_OUTSIDE = Variable(
-    "SPYRE_ALLOW_OUTSIDE",
-    "0",
-    "1: bundles and cases may name, or link to, files outside of their directory",
+    "SPYRE_ALLOW_OUTSIDE", "0", "1: bundles and cases may name, or link to, files outside them"
 )
 NUMERICS = Variable(
-    "SPYRE_NUMERICS",
-    "dl16",
-    "default number mode, in the form `--numerics` takes, such as dl16:alu=even",
+    "SPYRE_NUMERICS", "dl16", "default number mode, as for `--numerics`, such as dl16:alu=even"
 )
 VECTOR_WIDTH = Variable(
     "SPYRE_VECTOR_WIDTH", "", "float32 lanes of the matmul microkernel: 8 or 16; default: CPU's"
@@ -72,9 +66,7 @@ NUMBA_CPU_FEATURES = Variable(
     "NUMBA_CPU_FEATURES", "", "its features, such as +avx2,-avx512f; default: this CPU's"
 )
 SCHEDULER = Variable(
-    "SPYRE_SCHEDULER",
-    "serialised",
-    "how jobs of different streams share a card: `serialised` or `concurrent`",
+    "SPYRE_SCHEDULER", "serialised", "jobs of several streams on a card: `serialised`, `concurrent`"
 )
 DOCS_URL = Variable(
     "SPYRE_DOCS_URL",
@@ -86,6 +78,9 @@ FRONTEND = Variable(
     "spyre",
     "backend of the PyTorch device: `spyre` (this package) or `torch-spyre`, which is run "
     "unmodified on the simulator",
+)
+GUARD_OFFSETS = Variable(
+    "SPYRE_GUARD_OFFSETS", "0", "1: torch-spyre compiles again for views at other storage offsets"
 )
 LAUNCH_BLOCKING = Variable(
     "SPYRE_LAUNCH_BLOCKING", "0", "1: every launch and copy blocks until it is complete"

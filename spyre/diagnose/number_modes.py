@@ -75,6 +75,9 @@ class WorstElement(msgspec.Struct, frozen=True):
     address_bytes: int
 
 
+_SUMMED = ("runs", "compared", "differing", "units_sum", "unexplained", "beyond")
+
+
 class ExecuteDifference(msgspec.Struct, frozen=True):
     """Differences of one execute statement in two modes, over all its executions.
 
@@ -115,12 +118,7 @@ class ExecuteDifference(msgspec.Struct, frozen=True):
         both = [e for e in (self.worst, other.worst) if e is not None]
         return replace(
             self,
-            runs=self.runs + other.runs,
-            compared=self.compared + other.compared,
-            differing=self.differing + other.differing,
-            units_sum=self.units_sum + other.units_sum,
-            unexplained=self.unexplained + other.unexplained,
-            beyond=self.beyond + other.beyond,
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
             adjusted_operands=self.adjusted_operands or other.adjusted_operands,
             worst=max(both, key=lambda e: (e.units > e.explained_units, e.units), default=None),
         )

@@ -74,6 +74,10 @@ def _load() -> None:
     install_finder()
     package = _imported_package()
     package._autoload()
+    if config.GUARD_OFFSETS.read() != "0":
+        from spyre.frontend.kernels import guard_storage_offsets
+
+        guard_storage_offsets()
 
 
 def _check_free() -> None:

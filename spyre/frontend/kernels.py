@@ -7,6 +7,7 @@ at launch.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from msgspec.structs import replace
+from torch.utils.weak import TensorWeakRef
 
 from spyre import config
 from spyre.dtypes import STICK_BYTES
@@ -166,7 +168,7 @@ class PreparedKernel:
             warn_user(
                 f"{name} is run for views with the storage offsets {offsets}, before with "
                 f"{self._offsets}: it accesses memory at the offsets it was compiled for, here as "
-                f"on the card. See {OFFSETS_ISSUE}"
+                f"on the card. {config.GUARD_OFFSETS.name}=1 avoids it. See {OFFSETS_ISSUE}"
             )
 
     def _check_start(
@@ -189,6 +191,37 @@ class PreparedKernel:
 
 
 OFFSETS_ISSUE = "https://github.com/torch-spyre/torch-spyre/issues/3770"
+
+
+def guard_storage_offsets() -> None:
+    """Have torch.compile compile a function again for views at other storage offsets.
+
+    For commits of torch-spyre with OFFSETS_ISSUE, which compile the offsets into the kernels.
+    """
+    from torch._dynamo.guards import GuardBuilder
+    from torch._inductor.codecache import FxGraphHashDetails
+
+    tensor_match, hash_details = GuardBuilder.TENSOR_MATCH, FxGraphHashDetails.__init__
+
+    @functools.wraps(tensor_match)
+    def match(self: Any, guard: Any, value: Any = None) -> None:
+        tensor_match(self, guard, value=value)
+        tensor = self.get(guard) if value is None else value
+        tensor = tensor() if isinstance(tensor, TensorWeakRef) else tensor
+        if tensor.device.type == "spyre":
+            offset, text = tensor.storage_offset(), f"{guard.name}.storage_offset()"
+            manager = self.get_guard_manager(guard)
+            manager.add_lambda_guard(
+                lambda view: view.storage_offset() == offset, [text], guard.user_stack
+            )
+
+    @functools.wraps(hash_details)
+    def hashed(self: Any, graph: Any, inputs: Sequence[Any], *rest: Any) -> None:
+        hash_details(self, graph, inputs, *rest)
+        tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+        self.storage_offsets = [str(tensor.storage_offset()) for tensor in tensors]
+
+    GuardBuilder.TENSOR_MATCH, FxGraphHashDetails.__init__ = match, hashed
 
 
 def _step_names(code: CodeDirectory, profiler_name: str | None) -> list[str | None]:

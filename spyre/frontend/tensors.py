@@ -205,10 +205,7 @@ def empty_strided(
 
 
 def spyre_empty_with_layout(
-    size: Sequence[int],
-    stride: Sequence[int],
-    dtype: torch.dtype,
-    device_layout: FrontendLayout,
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device_layout: FrontendLayout
 ) -> torch.Tensor:
     """A new tensor of these host extents in a layout."""
     return new_tensor(size, stride, dtype, device_layout)

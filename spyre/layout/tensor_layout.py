@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ELEMENT_ARRANGEMENTS = (
-    "STANDARD",
-    "DL16_TO_FP32",
-    "FP32_TO_DL16",
-    "EXX2",
-    "QFP8CH",
-    "QFP8WT",
-)
+ELEMENT_ARRANGEMENTS = ("STANDARD", "DL16_TO_FP32", "FP32_TO_DL16", "EXX2", "QFP8CH", "QFP8WT")
 """Every element arrangement tag a layout may carry (runtime reference §1)."""
 
 
@@ -61,11 +54,7 @@ class SpyreTensorLayout(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_host(
-        cls,
-        host_size: Sequence[int],
-        dtype: str,
-        *,
-        clamped: bool = True,
+        cls, host_size: Sequence[int], dtype: str, *, clamped: bool = True
     ) -> SpyreTensorLayout:
         """Default layout of a contiguous host tensor of torch dtype ``dtype``."""
         strides = contiguous_strides(host_size)
@@ -163,10 +152,7 @@ def _check_layout(layout: SpyreTensorLayout) -> None:
 
 
 def _check_dim_order(
-    host_size: Sequence[int],
-    host_strides: Sequence[int],
-    dim_order: Sequence[int],
-    clamped: bool,
+    host_size: Sequence[int], host_strides: Sequence[int], dim_order: Sequence[int], clamped: bool
 ) -> None:
     rank = len(host_size)
     order = list(dim_order)
@@ -232,11 +218,7 @@ DL16_TO_FP32: column 8·g + 4·s + e lies in lane 4·g + e of stick s of a pair.
 lies in lane 16·g + 8·h + e of one fp8 stick.
 """
 
-_FORMAT_OF = {
-    "DL16_TO_FP32": "IEEE_FP32",
-    "FP32_TO_DL16": "SEN169_FP16",
-    "QFP8CH": "SEN143_FP8",
-}
+_FORMAT_OF = {"DL16_TO_FP32": "IEEE_FP32", "FP32_TO_DL16": "SEN169_FP16", "QFP8CH": "SEN143_FP8"}
 
 
 def arrangement_digits(arrangement: str) -> tuple[Digit, ...]:

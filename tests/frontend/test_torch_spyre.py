@@ -37,7 +37,7 @@ COMPILE = """
 """
 
 
-def run_frontend(code: str, cache: Path) -> None:
+def run_frontend(code: str, cache: Path, **environment: str) -> None:
     """Run ``code`` with torch-spyre on our device in a new interpreter, with torch's ``cache``."""
     run_anew(
         code,
@@ -48,6 +48,7 @@ def run_frontend(code: str, cache: Path) -> None:
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
         TORCHINDUCTOR_CACHE_DIR=str(cache),
         TORCHINDUCTOR_COMPILE_THREADS="1",
+        **environment,
     )
 
 
@@ -113,6 +114,25 @@ def test_a_kernel_run_for_a_view_at_another_offset_warns(tmp_path):
     """In the process that compiled it, and in one that takes it from torch's cache."""
     for rows, says in (((0, 2), "before with (0, 0)"), ((2,), "accesses it from byte 0")):
         run_frontend(VIEWS.replace("ROWS", str(rows)).replace("SAYS", repr(says)), tmp_path)
+
+
+EVERY_VIEW = """
+    import warnings
+
+    x = torch.arange(8 * 64 * 64).reshape(8, 64, 64) % 512
+    add = torch.compile(lambda a: a + a, dynamic=False)
+    card = x.half().to("spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for row in ROWS:
+            assert add(card[row]).cpu().equal((x[row] * 2).half()), row
+"""
+
+
+def test_compiled_again_for_views_at_other_offsets(tmp_path):
+    """In the process that compiled it, and in one with torch's cache of another view."""
+    for rows in ((0, 2, 5), (3, 0)):
+        run_frontend(EVERY_VIEW.replace("ROWS", str(rows)), tmp_path, SPYRE_GUARD_OFFSETS="1")
 
 
 ONE_ROW = """

@@ -38,12 +38,7 @@ from spyre.cache import (
     warn_uncached,
     writable_directory,
 )
-from spyre.errors import (
-    BundleError,
-    Finding,
-    SpyreError,
-    UnsupportedError,
-)
+from spyre.errors import BundleError, Finding, SpyreError, UnsupportedError
 from spyre.files import atomic_write
 from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles, is_sdsc_file, read_inside
 from spyre.mlir.operation import Operation

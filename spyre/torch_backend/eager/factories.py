@@ -27,11 +27,7 @@ from spyre.torch_backend.eager.dispatch import (
     copy_into,
     one_launch,
 )
-from spyre.torch_backend.eager.launch import (
-    ready_buffer,
-    repeated,
-    run,
-)
+from spyre.torch_backend.eager.launch import ready_buffer, repeated, run
 from spyre.torch_backend.eager.overlap import overlap_check
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, LoweringError, Value, current_recorder
