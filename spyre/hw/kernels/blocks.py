@@ -16,7 +16,8 @@ from spyre.hw.kernels.jit import kernel
 BASE, TENSOR, PITCH, EXTENT = tb.BASE, tb.TENSOR, tb.PITCH, tb.EXTENT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 RANK, OPERANDS = tb.RANK, tb.OPERANDS
-MASK_BITS, MASK_START, MASK_END = tb.MASK_BITS, tb.MASK_START, tb.MASK_END
+MASK, MASK_LANES, MASK_BITS = tb.MASK, tb.MASK_LANES, tb.MASK_BITS
+MASK_START, MASK_END = tb.MASK_START, tb.MASK_END
 HALF_FORMAT, FP32_FORMAT, DL16_FORMAT = tb.HALF, tb.FP32, tb.DL16
 ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE
 
@@ -97,28 +98,20 @@ def store_sticks(half, word, address, sticks, pitch, code, buffer):
 
 
 @kernel
-def mask_lanes(table, coordinate, step, sticks, lanes, buffer):
-    """Replace masked elements: lane coordinates start at ``coordinate``, ``step`` per stick."""
+def mask(table, coordinate, step, sticks, lanes, buffer):
+    """Replace masked elements, if the table masks any. Coordinates begin at ``coordinate`` and grow
+    by ``step`` per stick; those of lanes by one (MASK_LANES), or a stick has one for all.
+    """
+    kind, start, end = table[MASK], table[MASK_START], table[MASK_END]
     value = bits_float(np.int32(table[MASK_BITS]))
-    start, end = table[MASK_START], table[MASK_END]
-    for s in range(sticks):
+    for s in range(sticks if kind != 0 else 0):
         at = coordinate + s * step
-        first = min(max(start - at, 0), lanes)
-        last = min(max(end - at, 0), lanes)
+        first, last = 0, lanes if start <= at < end else 0
+        if kind == MASK_LANES:
+            first = min(max(start - at, 0), lanes)
+            last = min(max(end - at, 0), lanes)
         for i in range(first, last):
             buffer[s * lanes + i] = value
-
-
-@kernel
-def mask_sticks(table, coordinate, step, sticks, lanes, buffer):
-    """Replace whole sticks whose coordinate (``step`` per stick) is masked."""
-    value = bits_float(np.int32(table[MASK_BITS]))
-    start, end = table[MASK_START], table[MASK_END]
-    for s in range(sticks):
-        at = coordinate + s * step
-        if start <= at < end:
-            for i in range(lanes):
-                buffer[s * lanes + i] = value
 
 
 @kernel

@@ -180,6 +180,7 @@ def vector_formula(name: str) -> Callable[[Vector], Vector]:
 
 _FIRST_GUESS = np.int32(0x5F0B8A81)
 F = np.float32
+ALL = (True, True, True)
 
 
 def _inverse_root(x: Vector) -> Vector:
@@ -210,20 +211,33 @@ def _special_roots(codes: CodeVectors, x: Any, found: Any) -> Any:
 
 
 def of_numbers(
-    function: Callable[[Vector], Vector], codes: CodeVectors, vectors: Sequence[Any]
+    function: Callable[[Vector], Vector],
+    codes: CodeVectors,
+    vectors: Sequence[Any],
+    special: tuple[bool, bool, bool] = ALL,
 ) -> list[Any]:
-    """Codes of ``function`` of vectors of codes."""
-    decoded = [value for x in vectors for value in codes.decoded(x)]
+    """Codes of ``function`` of vectors of codes; ``special``: whether zeros, infinities and signs
+    of results matter, see `CodeVectors.halves` and `CodeVectors.encoded`.
+    """
+    decoded = [value for x in vectors for value in codes.decoded(x, *special[:2])]
     found = function(Vector(codes, decoded)).values
-    return list(map(codes.encoded, found[::2], found[1::2]))
+    return [codes.encoded(*pair, special[2]) for pair in zip(found[::2], found[1::2], strict=True)]
+
+
+_SPECIAL = {
+    **dict.fromkeys(("half_exponential", "half_sigmoid"), (False, False, False)),
+    **dict.fromkeys(("half_silu", "hyperbolic_tangent"), (False, False, True)),
+    **dict.fromkeys(("gelu", "reciprocal"), (True, False, True)),
+}
+"""``special`` of `of_numbers` where fewer give the same codes."""
 
 
 def code_operation(name: str) -> Operation:
     """The operation that a row of the operation table names as its ``code_form``."""
     if name == inverse_root_of_codes.__name__:
         return inverse_root_of_codes
-    known = dl16_vectors.OPERATIONS.get(name)
-    return known or partial(of_numbers, vector_formula(name))
+    known, special = dl16_vectors.OPERATIONS.get(name), _SPECIAL.get(name, ALL)
+    return known or partial(of_numbers, vector_formula(name), special=special)
 
 
 CODE_OPERATIONS: dict[str, Operation] = {

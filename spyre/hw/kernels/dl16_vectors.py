@@ -115,22 +115,27 @@ class CodeVectors:
         function = cgutils.get_or_insert_function(self.b.module, kind, name)
         return self.b.call(function, [left, right, addend])
 
-    def halves(self, codes: Any) -> tuple[Any, Any]:
-        """Lower and upper 16 bits of the float32 values."""
+    def halves(self, codes: Any, zeros: bool, infinities: bool) -> tuple[Any, Any]:
+        """Lower and upper 16 bits of the float32 values. Fewer instructions decode zero as 2^-31,
+        without ``zeros``, and NINF as 2^33 - 2^24, without ``infinities``.
+        """
         b = self.b
         magnitude = b.and_(codes, self.shorts(_MAGNITUDE))
-        is_number = b.icmp_unsigned("!=", magnitude, self.shorts(_NINF))
-        is_zero = b.icmp_unsigned("==", magnitude, self.shorts(0))
-        rebias = b.select(is_number, self.shorts(_REBIAS), self.shorts(_TO_INFINITY))
-        rebias = b.select(is_zero, self.shorts(0), rebias)
+        rebias, lower = self.shorts(_REBIAS), b.shl(codes, self.shorts(14))
+        if infinities:
+            is_number = b.icmp_unsigned("!=", magnitude, self.shorts(_NINF))
+            rebias = b.select(is_number, rebias, self.shorts(_TO_INFINITY))
+            lower = b.select(is_number, lower, self.shorts(0))
+        if zeros:
+            is_zero = b.icmp_unsigned("==", magnitude, self.shorts(0))
+            rebias = b.select(is_zero, self.shorts(0), rebias)
         # a shift by two leaves three copies of the sign: two are masked, the exponent grows there
         upper = b.add(b.and_(b.ashr(codes, self.shorts(2)), self.shorts(_UPPER)), rebias)
-        lower = b.select(is_number, b.shl(codes, self.shorts(14)), self.shorts(0))
         return lower, upper
 
-    def decoded(self, codes: Any) -> list[Any]:
+    def decoded(self, codes: Any, zeros: bool = True, infinities: bool = True) -> list[Any]:
         """Two vectors of float32, whose elements alternate between them by half 128-bit lanes."""
-        lower, upper = self.halves(codes)
+        lower, upper = self.halves(codes, zeros, infinities)
         found = []
         for half in (0, _LANE_CODES // 2):
             places = [
@@ -144,7 +149,7 @@ class CodeVectors:
 
     def decoded_in_order(self, codes: Any) -> list[Any]:
         """Two vectors of float32: the first half of the elements, the second half."""
-        lower, upper = self.halves(codes)
+        lower, upper = self.halves(codes, True, True)
         half = self.codes // 2
         orders = [
             [place for low in range(start, start + half) for place in (low, self.codes + low)]
@@ -179,22 +184,22 @@ class CodeVectors:
             )
         return words
 
-    def encoded(self, first: Any, second: Any) -> Any:
+    def encoded(self, first: Any, second: Any, signs: bool = True) -> Any:
         """Codes of float32 in the order of :meth:`decoded`, to nearest, ties away from zero;
-        infinity and NaN become 0x7FFF | sign.
+        infinity and NaN become 0x7FFF | sign. Without ``signs`` no number has one.
         """
         b = self.b
         bits = [b.bitcast(values, self.word) for values in (first, second)]
         rounded = []
         for words in bits:
-            magnitude = b.and_(words, self.words(_F32_MAGNITUDE))
+            magnitude = b.and_(words, self.words(_F32_MAGNITUDE)) if signs else words
             moved = b.add(magnitude, self.words(_ROUND_AND_REBIAS))
             rounded.append(b.ashr(moved, self.words(_DROPPED)))
         # signed saturation makes everything beyond the largest code NINF, below zero is zero
         codes = self.pack(*rounded)
         zero = self.shorts(0)
         codes = b.select(b.icmp_signed(">", codes, zero), codes, zero)
-        return b.or_(codes, b.and_(self.pack(*bits), self.shorts(_SIGN)))
+        return b.or_(codes, b.and_(self.pack(*bits), self.shorts(_SIGN))) if signs else codes
 
     def encoded_in_order(self, first: Any, second: Any) -> Any:
         """Codes of float32 in the order of :meth:`decoded_in_order`."""
@@ -231,13 +236,13 @@ class CodeVectors:
 class HalfVectors(CodeVectors):
     """Emits loops over codes of binary16, whose elements stay in order."""
 
-    def decoded(self, codes: Any) -> list[Any]:
+    def decoded(self, codes: Any, zeros: bool = True, infinities: bool = True) -> list[Any]:
         """Two vectors of float32: the first half of the elements, the second half."""
         half = self.codes // 2
         orders = [range(start, start + half) for start in (0, half)]
         return [decoded_half(self.b, self.shuffle(codes, codes, order)) for order in orders]
 
-    def encoded(self, first: Any, second: Any) -> Any:
+    def encoded(self, first: Any, second: Any, signs: bool = True) -> Any:
         """Codes of float32, to nearest, ties to even."""
         low, high = (encoded_half(self.b, values) for values in (first, second))
         return self.shuffle(low, high, range(self.codes))

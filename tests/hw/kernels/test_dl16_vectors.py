@@ -345,8 +345,8 @@ OF_NUMBERS = {
     "gelu_tanh": vector_math.gelu_tanh,
 }
 GELU_FORMS = {
-    "gelu_erf": partial(of_numbers, vector_formula("gelu_erf")),
-    "gelu_tanh": partial(of_numbers, vector_formula("gelu_tanh")),
+    name: partial(of_numbers, vector_formula(name), special=(True, False, True))
+    for name in ("gelu_erf", "gelu_tanh")
 }
 """Both, whichever of them the choice of the specification makes the kernel's."""
 OF_CODES = {name: GELU_FORMS.get(name) or CODE_OPERATIONS[name] for name in OF_NUMBERS}

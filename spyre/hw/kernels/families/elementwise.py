@@ -19,8 +19,7 @@ from spyre.hw.kernels.blocks import (
     begin,
     follow,
     load_sticks,
-    mask_lanes,
-    mask_sticks,
+    mask,
     store_sticks,
 )
 from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS
@@ -238,7 +237,7 @@ The results are the same bits, which the tests compare over all codes."""
 
 OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS, tb.LANES
 FLAGS = tb.FLAGS
-MASK, MASK_LANES, BLOCK_STICKS = tb.MASK, tb.MASK_LANES, tb.BLOCK_STICKS
+MASK, BLOCK_STICKS = tb.MASK, tb.BLOCK_STICKS
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 LANE, FORMAT, PITCH, INNER_PITCH = tb.LANE, tb.FORMAT, tb.PITCH, tb.INNER_PITCH
 RANK, EXTENT, OPERANDS = tb.RANK, tb.EXTENT, tb.OPERANDS
@@ -369,11 +368,7 @@ def compute_block(table, constants, counters, half, word, scratch, at, sticks):
     staged = stage(table, counters, half, word, scratch, at, sticks)
     if masked != 0:
         step = table[out_word + OPERAND_WORDS + INNER_PITCH]
-        coordinate = counters[8 + inputs + 1] + at * step
-        if masked == MASK_LANES:
-            mask_lanes(table, coordinate, step, sticks, lanes, scratch)
-        else:
-            mask_sticks(table, coordinate, step, sticks, lanes, scratch)
+        mask(table, counters[8 + inputs + 1] + at * step, step, sticks, lanes, scratch)
     pitch, wide = table[out_word + INNER_PITCH], table[out_word + FORMAT] == FP32
     target = counters[8 + inputs] + at * pitch
     z, in_place = half.ctypes.data + target, wide and pitch == STICK_BYTES

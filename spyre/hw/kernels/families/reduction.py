@@ -17,8 +17,7 @@ from spyre.hw.kernels.blocks import (
     follow,
     load_one,
     load_sticks,
-    mask_lanes,
-    mask_sticks,
+    mask,
     store_sticks,
 )
 from spyre.hw.kernels.dl16_vectors import (
@@ -50,7 +49,7 @@ F = np.float32
 
 SUM, MAX, MIN, ABSMAX, PROD, EXX2, SCALED_SUM = range(len(tb.REDUCTIONS))
 OPCODE, INNER, BLOCKS, LANES, FLAGS = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.LANES, tb.FLAGS
-MASK, MASK_LANES, VALUE = tb.MASK, tb.MASK_LANES, tb.VALUE
+MASK, VALUE = tb.MASK, tb.VALUE
 EXTENT, PITCH, INNER_PITCH = tb.EXTENT, tb.PITCH, tb.INNER_PITCH
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
 IN, OUT, AT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
@@ -205,13 +204,7 @@ def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, bu
     """Load ``sticks`` input sticks and replace masked elements."""
     lane, code = table[IN + LANE], table[IN + FORMAT]
     load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer)
-    masked = table[MASK]
-    if masked == 0:
-        return
-    if masked == MASK_LANES:
-        mask_lanes(table, coordinate, step, sticks, lanes, buffer)
-    else:
-        mask_sticks(table, coordinate, step, sticks, lanes, buffer)
+    mask(table, coordinate, step, sticks, lanes, buffer)
 
 
 @kernel
