@@ -74,10 +74,6 @@ def _load() -> None:
     install_finder()
     package = _imported_package()
     package._autoload()
-    if config.GUARD_OFFSETS.read() != "0":
-        from spyre.frontend.kernels import guard_storage_offsets
-
-        guard_storage_offsets()
 
 
 def _check_free() -> None:
@@ -181,6 +177,9 @@ class _ExtensionImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         from spyre.frontend.extension import populate
+        from spyre.frontend.kernels import guard_storage_offsets
 
         _follow_python_3_12()
         populate(module)
+        if config.GUARD_OFFSETS.read() != "0":
+            guard_storage_offsets()

@@ -16,6 +16,13 @@ from tests.torch_backend.processes import run_anew
 ROOT = Path(__file__).parents[2]
 CHECKOUT = os.environ.get("SPYRE_TORCH_SPYRE", "")
 AUTOLOAD = "import torch\nfrom spyre.frontend import autoload\nautoload()\n"
+OWN_AUTOLOAD = """
+import torch, torch_spyre
+from spyre.frontend.activation import install_finder
+install_finder()
+torch_spyre._autoload()
+"""
+"""As torch loads torch-spyre where its entry point comes first."""
 
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="SPYRE_TORCH_SPYRE is no checkout")
 
@@ -37,11 +44,11 @@ COMPILE = """
 """
 
 
-def run_frontend(code: str, cache: Path, **environment: str) -> None:
+def run_frontend(code: str, cache: Path, prologue: str = AUTOLOAD, **environment: str) -> None:
     """Run ``code`` with torch-spyre on our device in a new interpreter, with torch's ``cache``."""
     run_anew(
         code,
-        AUTOLOAD,
+        prologue,
         PYTHONPATH=os.pathsep.join([CHECKOUT, str(ROOT)]),
         PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         SPYRE_FRONTEND="torch-spyre",
@@ -131,8 +138,9 @@ EVERY_VIEW = """
 
 def test_compiled_again_for_views_at_other_offsets(tmp_path):
     """In the process that compiled it, and in one with torch's cache of another view."""
-    for rows in ((0, 2, 5), (3, 0)):
-        run_frontend(EVERY_VIEW.replace("ROWS", str(rows)), tmp_path, SPYRE_GUARD_OFFSETS="1")
+    for rows, prologue in (((0, 2, 5), AUTOLOAD), ((3, 0), OWN_AUTOLOAD)):
+        code = EVERY_VIEW.replace("ROWS", str(rows))
+        run_frontend(code, tmp_path, prologue, SPYRE_GUARD_OFFSETS="1")
 
 
 ONE_ROW = """
