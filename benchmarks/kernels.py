@@ -1,7 +1,7 @@
 """Kernel benchmark: `python -m benchmarks.kernels [--only TEXT] [--threads N] [--json]`.
 
 Each workload goes through the whole engine and alternates, in one process and with pauses of
-80 ms, with numpy or torch CPU in float32 on the same number of threads; the lower quartile of at
+150 ms, with numpy or torch CPU in float32 on the same number of threads; the lower quartile of at
 least 15 rounds counts. A ratio above 1 means that the simulated card is faster.
 """
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.launching import Overheads, measure_overheads
-from benchmarks.sampling import ROUNDS, alternate
+from benchmarks.sampling import PAUSE_SECONDS, ROUNDS, alternate
 from benchmarks.workloads import Workload, Workloads
 from spyre import config
 from spyre.hw.device.device import Device
@@ -95,7 +95,7 @@ def _as_json(rows: list[Row], overheads: Overheads, device: Device) -> dict[str,
         "threads": device.threads,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "method": "alternating, pauses of 80 ms, lower quartile",
+        "method": f"alternating, pauses of {PAUSE_SECONDS * 1e3:.0f} ms, lower quartile",
     }
 
 

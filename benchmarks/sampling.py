@@ -156,7 +156,8 @@ class Reference:
 reference = Reference()
 """Reference loops of the suite; sections call ``tick`` between measurements."""
 
-PAUSE_SECONDS = 0.08
+PAUSE_SECONDS = 0.15
+"""OpenBLAS's threads spin for 0.1 s after a product, on the CPUs of what is measured next."""
 QUICK_PAUSE_SECONDS = 0.02
 ROUNDS = 15
 SAMPLE_SECONDS, MOST_CALLS = 0.02, 9

@@ -137,9 +137,8 @@ def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Callable[
 _MEMORY = """
 declare ptr @malloc(i64)
 declare void @free(ptr)
-define ptr @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align) noinline {
-  %step = zext i32 %align to i64
-  %head = add i64 %step, 48
+define ptr @NRT_MemInfo_alloc_aligned(i64 %size, i32 %ignored) noinline {
+  %head = add i64 64, 48
   %whole = add i64 %size, %head
   %block = call ptr @malloc(i64 %whole)
   %none = icmp eq ptr %block, null
@@ -148,8 +147,7 @@ fill:
   store i64 1, ptr %block
   %start = ptrtoint ptr %block to i64
   %past = add i64 %start, %head
-  %mask = sub i64 0, %step
-  %at = and i64 %past, %mask
+  %at = and i64 %past, -64
   %data = inttoptr i64 %at to ptr
   %place = getelementptr i8, ptr %block, i64 24
   store ptr %data, ptr %place
@@ -163,7 +161,8 @@ define void @NRT_MemInfo_call_dtor(ptr %block) noinline {
 }
 """
 """The memory of arrays that kernels make, in place of numba's runtime: a reference count, at byte
-24 the address of the elements, and from byte 48 on the elements."""
+24 the address of the elements, and from byte 48 on the elements. They begin with a line of the
+cache, which numba does not ask for: a vector that begins within a line is read as two."""
 _EXTERNAL = frozenset(
     {
         "malloc", "free", "memset", "memcpy", "memmove", "sqrtf", "sem_wait", "sem_post",

@@ -1,9 +1,9 @@
 """The matmul kernel: batches, rows, columns and K of any core split as lists of addresses.
 
-One unit is a batch, a block of rows and up to 4 sticks of columns. Per 256 k the B block is decoded
-once into packed panels and A in chunks of rows; the microkernel accumulates in float32, in order of
-increasing k and then of K work slices, and C is rounded once. One or two rows, as of a decoder that
-makes one token, multiply the codes of B without packing.
+One unit is a batch, a block of rows and up to 4 sticks of columns. Per `K_BLOCK` the block of B is
+decoded once into packed panels and A in chunks of rows; the microkernel accumulates in float32, in
+order of increasing k and then of K work slices, and C is rounded once. One or two rows, as of a
+decoder that makes one token, multiply the codes of B without packing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ import numpy as np
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import fill, store_sticks
 from spyre.hw.kernels.dl16_vectors import decode_runs, row_products
-from spyre.hw.kernels.intrinsics import (
-    add_product_rounded,
-    add_rounded,
-    prefetch_line,
-)
+from spyre.hw.kernels.intrinsics import LANES, add_product_rounded, add_rounded, prefetch_line
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
 
@@ -32,8 +28,8 @@ COLUMN_BLOCK, B_ROW_PITCH, CORE_DEPTH = tb.COLUMN_BLOCK, tb.B_ROW_PITCH, tb.CORE
 F = np.float32
 STICK = 64
 
-K_STICKS = 4
-"""Sticks of K decoded at once (256 elements)."""
+K_STICKS = 8 if LANES == 16 else 4
+"""Sticks of K decoded at once: the block of B has to stay in the second cache."""
 K_BLOCK = 64 * K_STICKS
 # rows of A a line more than a power of two apart: else they would share a few sets of the cache
 A_ROW_FLOATS = K_BLOCK + 16
