@@ -259,6 +259,18 @@ def much_of_a_kernel(table, first, last):
     np.zeros(last, np.int64)[first] = first
 
 
+def test_arrays_of_a_kernel_begin_with_a_cache_line() -> None:
+    """A vector of 64 bytes that begins within a line would be read as two."""
+
+    @jit.kernel
+    def places(count: int):
+        first, second = np.empty(count, np.float32), np.empty(count + 1, np.float32)
+        return (first.ctypes.data | second.ctypes.data) % 64
+
+    function = compiled(places.py_func, (numba.int64,)).function
+    assert not any(function(count) for count in range(1, 200_000, 1023))
+
+
 def compiled(function: Any, arguments: Any = None) -> Entry:
     """An entry of a function of this module."""
     name = f"{function.__module__}.{function.__qualname__}"
