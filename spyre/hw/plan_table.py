@@ -87,7 +87,9 @@ REDUCED_RANK = 3
 # scratch handed to a kernel, per host thread
 SCRATCH_COUNTERS = 64
 SCRATCH_FLOATS = 12288
-SCRATCH_BYTES = 8 * SCRATCH_COUNTERS + 4 * SCRATCH_FLOATS
+SCRATCH_LINE = 64
+"""Bytes of a cache line: scratch begins with one, since a vector across two is read as two."""
+SCRATCH_BYTES = 8 * SCRATCH_COUNTERS + 4 * SCRATCH_FLOATS + SCRATCH_LINE
 
 BLOCK_STICKS = 16
 """Sticks a kernel stages at once."""

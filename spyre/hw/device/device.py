@@ -73,7 +73,7 @@ class Executor:
         self.interpreted = 0
         self._estimated: tuple[Int64Array | None, float] = None, 0.0
         self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
-        self._scratch_pointer: int = self._scratch.ctypes.data
+        self._scratch_pointer: int = -(-self._scratch.ctypes.data & -tb.SCRATCH_LINE)
         self._fault = np.zeros(1, np.int64)
 
     def warm(self, linked: LinkedProgram) -> None:

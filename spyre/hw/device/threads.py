@@ -74,7 +74,7 @@ class ThreadPool:
         def body() -> None:
             identity.append(threading.get_native_id())
             started.set()
-            serve(words.ctypes.data, worker, scratch.ctypes.data)
+            serve(words.ctypes.data, worker, -(-scratch.ctypes.data & -tb.SCRATCH_LINE))
 
         threading.Thread(target=body, name=f"spyre-worker-{worker}", daemon=True).start()
         started.wait()
